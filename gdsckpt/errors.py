@@ -196,7 +196,7 @@ class ChecksumError(FormatError):
 
     Attributes:
         shard: Name of the shard in its checkpoint, or None for a single file.
-        fqn: Fully qualified name of the damaged tensor, or None when there is none or it is unknown.
+        fqn: Fully qualified name of the damaged tensor, or None if there is none or it is unknown.
         record: Name of the record in the file, or None.
         expected: CRC32 that is stored, or None.
         actual: CRC32 of the bytes read, or None.
@@ -362,7 +362,7 @@ def storage_error_from(
         nbytes: Bytes asked for, if the operation has them.
 
     Returns:
-        The error, not raised. Whether ENOENT means CheckpointNotFoundError is the caller's to decide.
+        The error, not raised; whether ENOENT means CheckpointNotFoundError is for the caller.
     """
     what = op if nbytes is None else f"{op} of {nbytes} bytes"
     if offset is not None:
