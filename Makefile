@@ -11,7 +11,7 @@ NATIVE := $(shell find csrc -path csrc/tests -prune -o -name '*.[ch]pp' -print)
 .DELETE_ON_ERROR:
 # Two pips in one environment get into each other's way.
 .NOTPARALLEL:
-.PHONY: help demo test lint format bench campaign clean
+.PHONY: help demo test lint format docs bench campaign clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -33,6 +33,10 @@ format: $(STAMPS)/test ## Rewrite the sources in the style that lint wants
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	find csrc -name '*.[ch]pp' -print0 | xargs -0 $(BIN)/clang-format -i
+
+docs: $(STAMPS)/base ## Print the pages that are made from the sources
+	$(BIN)/python -c "from gdsckpt.config import Config; print(Config.to_markdown(), end='')" \
+		> docs/settings.md
 
 bench: $(STAMPS)/bench $(STAMPS)/built ## Measure save and load on this machine
 	$(BIN)/python bench/run.py

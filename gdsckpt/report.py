@@ -1,0 +1,144 @@
+"""What a save or a verification found out, as plain values: for people, logs and JSON."""
+
+import dataclasses
+import json
+from typing import Any
+
+from gdsckpt.units import format_bytes, format_duration, format_rate
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SaveReport:
+    """One finished save.
+
+    Attributes:
+        path: The file that was written.
+        nbytes: Size of the file.
+        payload_bytes: Bytes of the tensors in it.
+        num_tensors: Tensors saved; views of one storage count each.
+        num_records: Records of the file, with those that hold no tensor.
+        seconds: The whole call.
+        plan_s: Pickling and laying out the file.
+        write_s: Moving the bytes.
+        sync_s: Waiting until the drive has them; 0 without ``fsync``.
+        commit_s: Renaming the file into place and syncing its directory.
+        engine: The engine that moved the bytes.
+        engine_reasons: Why that engine, one sentence each.
+        direct_io: Whether payloads bypassed the page cache.
+        crc32: CRC32 of the whole file, or None where it is not known.
+    """
+
+    path: str
+    nbytes: int
+    payload_bytes: int
+    num_tensors: int
+    num_records: int
+    seconds: float
+    plan_s: float
+    write_s: float
+    sync_s: float
+    commit_s: float
+    engine: str
+    engine_reasons: tuple[str, ...]
+    direct_io: bool
+    crc32: int | None = None
+
+    @property
+    def bytes_per_s(self) -> float:
+        """File bytes per second of the whole call; 0 where the clock saw no time pass."""
+        return self.nbytes / self.seconds if self.seconds > 0 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give all of it, rate included, as values that JSON has."""
+        return {**_plain(self), "bytes_per_s": self.bytes_per_s}
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return (
+            f"saved {self.path}: {format_bytes(self.nbytes)}, {self.num_tensors} tensors "
+            f"in {format_duration(self.seconds)} ({format_rate(self.bytes_per_s)}), "
+            f"engine {self.engine}, {'direct' if self.direct_io else 'buffered'} I/O"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Damage:
+    """One damaged place of a file.
+
+    Attributes:
+        path: The file.
+        offset: Where the damaged part begins.
+        nbytes: Length of the part that has one checksum; the flipped bits are somewhere in it.
+        tensors: Names of the tensors that have bytes in it.
+        what: The part, such as ``chunk 3`` or ``central directory``.
+    """
+
+    path: str
+    offset: int
+    nbytes: int
+    tensors: tuple[str, ...]
+    what: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give all of it as values that JSON has."""
+        return _plain(self)
+
+    def __str__(self) -> str:
+        """Say it in one line, with at most three names."""
+        line = f"{self.what}, {self.nbytes} bytes at offset {self.offset}"
+        if not self.tensors:
+            return line
+        more = f" and {len(self.tensors) - 3} more" if len(self.tensors) > 3 else ""
+        return f"{line}, in {', '.join(self.tensors[:3])}{more}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """One verification of a file or a directory.
+
+    Ask ``ok`` and not the truth of the report, which is always true: None is neither whole nor
+    damaged, but a file that carries no checksums.
+
+    Attributes:
+        path: The file or directory.
+        ok: True when all bytes agree with their checksums, False when some do not, None when they
+            cannot be checked.
+        reason: Why ``ok`` is False or None; empty when it is True.
+        nbytes: Size of the file, or of all shards.
+        checked_bytes: Bytes that were read and compared.
+        num_chunks: Chunks that were compared.
+        damaged: The damaged places, in file order.
+        shards: Of a directory, one report per shard; empty for a file.
+    """
+
+    path: str
+    ok: bool | None
+    reason: str
+    nbytes: int
+    checked_bytes: int
+    num_chunks: int
+    damaged: tuple[Damage, ...] = ()
+    shards: tuple["VerifyReport", ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give all of it as values that JSON has."""
+        return _plain(self)
+
+    def __str__(self) -> str:
+        """Say it in one line, with the first damaged place."""
+        if self.ok is None:
+            return f"{self.path}: not verifiable: {self.reason}"
+        if self.ok:
+            checked = f"{format_bytes(self.checked_bytes)} in {self.num_chunks} chunks"
+            return f"{self.path}: ok, {checked} checked"
+        line = f"{self.path}: damaged: {self.reason}"
+        if not self.damaged:
+            return line
+        places = "1 place" if len(self.damaged) == 1 else f"{len(self.damaged)} places, the first"
+        return f"{line}; {places}: {self.damaged[0]}"
+
+
+def _plain(report: SaveReport | VerifyReport | Damage) -> dict[str, Any]:
+    """Give a report as JSON reads it back: tuples are lists."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(report)))
+    return plain
