@@ -1,3 +1,4 @@
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -37,3 +38,25 @@ def test_import_light_module_needs_no_torch(module):
 def test_import_gdsckpt_does_not_import(module):
     done = run(f"import sys, gdsckpt; sys.exit({module!r} in sys.modules)")
     assert done.returncode == 0, done.stderr
+
+
+# Torch costs 143 MB of private memory; commands that only look at files start without it.
+MODULES_WITH_TORCH = {"demo", "loading", "saving", "tensors"}
+
+
+def imported_by(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def test_import_of_torch_is_only_where_tensors_are_handled():
+    package = ROOT / "gdsckpt"
+    importers = {
+        path.relative_to(package).with_suffix("").parts[0]
+        for path in package.rglob("*.py")
+        if any(name.partition(".")[0] == "torch" for name in imported_by(path))
+    }
+    assert importers <= MODULES_WITH_TORCH
