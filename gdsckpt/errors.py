@@ -321,13 +321,16 @@ class UnverifiedWarning(GdsckptWarning):
     """A file carries no checksums, so its bytes cannot be checked."""
 
 
+# The native engine gives the same advice for the errors that both meet (csrc/core/error.cpp).
 _ADVICE = {
     _errno.ENOSPC: "Free space on the file system or save elsewhere.",
-    _errno.EDQUOT: "Free space within the quota, raise the quota, or save elsewhere.",
-    _errno.EROFS: "Remount the file system for writing or save elsewhere.",
+    _errno.EDQUOT: "Free space of this user, raise the quota or save elsewhere.",
+    _errno.EROFS: "Mount the file system writable or save elsewhere.",
     _errno.EACCES: "Check the owner and mode of the file and of each directory above it.",
     _errno.EPERM: "Check the owner, mode and attributes of the file and of its directory.",
-    _errno.EIO: "The device or server failed: read the kernel log, and do not trust this file.",
+    _errno.EIO: (
+        "The device or the connection to it failed: look at the kernel log and use another."
+    ),
     _errno.ENOENT: "Check the path: the file or a directory above it does not exist.",
     _errno.ENOTDIR: "A part of the path is a file: check the path.",
     _errno.EISDIR: "The path is a directory: give the path of a file.",
