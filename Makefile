@@ -77,10 +77,8 @@ $(STAMPS)/bench $(STAMPS)/test: $(STAMPS)/base
 
 # An editable install compiles the extension from nothing, so it is made only when the metadata
 # changed; a change of C++ alone is compiled in place, and one of Python needs neither.
-$(STAMPS)/installed: $(STAMPS)/base setup.py
-	$(PIP) install --no-deps --no-build-isolation -e .
-	touch $@ $(STAMPS)/built
-
-$(STAMPS)/built: $(STAMPS)/installed $(NATIVE)
-	$(BIN)/python setup.py --quiet build_ext --inplace
+$(STAMPS)/built: $(STAMPS)/base setup.py $(NATIVE)
+	$(if $(filter-out $(NATIVE),$?),\
+		$(PIP) install --no-deps --no-build-isolation -e .,\
+		$(BIN)/python setup.py --quiet build_ext --inplace)
 	touch $@
