@@ -1,0 +1,41 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+/// The only code that knows Python. Addresses, numbers, paths and descriptors cross this line, no
+/// objects of the engine's own making, and every call that can block releases the GIL.
+namespace gdsckpt::bindings {
+
+/// A view of any contiguous Python buffer, held for the lifetime of the object. Made and destroyed
+/// with the GIL; the bytes may be used without it.
+class BufferView {
+ public:
+  /// `flags`: PyBUF_*; raises what the exporter raises (BufferError, TypeError).
+  BufferView(const pybind11::object& exporter, int flags);
+  ~BufferView();
+  BufferView(const BufferView&) = delete;
+  BufferView& operator=(const BufferView&) = delete;
+
+  std::uint8_t* data() const noexcept { return static_cast<std::uint8_t*>(view_.buf); }
+  std::size_t nbytes() const noexcept { return static_cast<std::size_t>(view_.len); }
+  std::size_t item_bytes() const noexcept { return static_cast<std::size_t>(view_.itemsize); }
+  std::string format() const { return view_.format == nullptr ? "B" : view_.format; }
+
+ private:
+  Py_buffer view_{};
+};
+
+/// A path in Python's file system encoding, in both directions (PEP 383: any bytes survive).
+std::string encode_path(const pybind11::str& path);
+pybind11::object decode_path(const std::string& path);
+
+void bind_errors();
+void bind_crc32(pybind11::module_& module);
+void bind_memory(pybind11::module_& module);
+void bind_engine(pybind11::module_& module);
+
+}  // namespace gdsckpt::bindings

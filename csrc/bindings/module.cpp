@@ -1,0 +1,11 @@
+#include "bindings/bindings.hpp"
+#include "core/extent.hpp"
+
+PYBIND11_MODULE(_C, module) {
+  module.doc() = "Native core of gdsckpt: checksums, slabs and file transfers.";
+  module.attr("NO_CRC_SLOT") = gdsckpt::kNoCrcSlot;
+  gdsckpt::bindings::bind_errors();
+  gdsckpt::bindings::bind_crc32(module);
+  gdsckpt::bindings::bind_memory(module);
+  gdsckpt::bindings::bind_engine(module);
+}

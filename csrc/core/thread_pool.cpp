@@ -1,0 +1,109 @@
+#include "core/thread_pool.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace gdsckpt {
+namespace {
+
+/// Blocks signals of the calling thread for its lifetime: threads started meanwhile inherit it. Not
+/// those that a thread raises by a fault of its own: blocked, they would kill the process before
+/// Python's faulthandler could speak.
+class SignalBlock {
+ public:
+  SignalBlock() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) {
+      sigdelset(&all, fault);
+    }
+    is_set_ = pthread_sigmask(SIG_SETMASK, &all, &previous_) == 0;
+  }
+  ~SignalBlock() {
+    if (is_set_) static_cast<void>(pthread_sigmask(SIG_SETMASK, &previous_, nullptr));
+  }
+  SignalBlock(const SignalBlock&) = delete;
+  SignalBlock& operator=(const SignalBlock&) = delete;
+
+ private:
+  sigset_t previous_{};
+  bool is_set_ = false;
+};
+
+}  // namespace
+
+ThreadPool::ThreadPool(std::size_t num_threads) {
+  if (num_threads == 0) throw ConfigError("io_threads is 0; at least 1 is needed.", "io_threads");
+  try {
+    start_threads(num_threads);
+  } catch (const std::system_error& error) {
+    stop();
+    throw AllocationError("starting " + std::to_string(num_threads) +
+                          " I/O threads failed: " + error.what() +
+                          ". Lower io_threads or raise the limit on threads (ulimit -u).");
+  }
+}
+
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::start_threads(std::size_t num_threads) {
+  const SignalBlock block;
+  threads_.reserve(num_threads);
+  for (std::size_t i = 0; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
+}
+
+void ThreadPool::submit(std::shared_ptr<JobSource> source) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(Entry{std::move(source), 0});
+  }
+  changed_.notify_all();
+}
+
+std::size_t ThreadPool::withdraw(const JobSource& source) noexcept {
+  std::shared_ptr<JobSource> dropped;  // released after the lock: it may be the last owner
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(queue_.begin(), queue_.end(), [&source](const Entry& entry) {
+    return entry.source.get() == &source;
+  });
+  if (found == queue_.end()) return 0;
+  const std::size_t num_dropped = source.num_jobs() - found->next_job;
+  dropped = std::move(found->source);
+  queue_.erase(found);
+  return num_dropped;
+}
+
+void ThreadPool::stop() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void ThreadPool::work() noexcept {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Entry& front = queue_.front();
+    std::shared_ptr<JobSource> source = front.source;
+    const std::size_t job = front.next_job++;
+    if (front.next_job == source->num_jobs()) queue_.pop_front();
+    lock.unlock();
+    source->run_job(job);
+    source.reset();
+    lock.lock();
+  }
+}
+
+}  // namespace gdsckpt

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/extent.hpp"
+#include "core/fork_guard.hpp"
+#include "engine/file.hpp"
+#include "engine/transfer.hpp"
+
+namespace gdsckpt {
+
+/// Settings of a PinnedEngine.
+struct PinnedEngineOptions {
+  std::size_t io_threads = 4;
+  std::size_t slab_bytes = 16 * 1024 * 1024;
+  std::size_t num_slabs = 8;
+};
+
+/// Moves bytes between memory and files through a ring of aligned slabs. Any thread may call.
+///
+/// In a forked child every function throws EngineUnavailableError, and the destructor leaks what it
+/// can't join.
+class PinnedEngine {
+ public:
+  /// Throws ConfigError, AllocationError.
+  explicit PinnedEngine(const PinnedEngineOptions& options,
+                        const Syscalls& syscalls = real_syscalls());
+  /// As `close`.
+  ~PinnedEngine();
+  PinnedEngine(const PinnedEngine&) = delete;
+  PinnedEngine& operator=(const PinnedEngine&) = delete;
+
+  /// Queue a transfer behind those that are there. Memory and descriptors must stay valid until it
+  /// has ended. All throw ConfigError and EngineUnavailableError.
+  std::shared_ptr<Transfer> write(std::shared_ptr<File> file, std::vector<Extent> extents,
+                                  std::uint64_t chunk_bytes);
+  std::shared_ptr<Transfer> read(std::shared_ptr<File> file, std::vector<Extent> extents,
+                                 std::uint64_t gap_bytes);
+  std::shared_ptr<Transfer> scan(std::shared_ptr<File> file, FileRange range,
+                                 std::uint64_t chunk_bytes);
+
+  /// Cancels the transfers that run, waits for their ends, joins the threads, frees the slabs.
+  void close();
+
+ private:
+  struct State;
+  State& living() const;
+  std::shared_ptr<Transfer> submit(std::shared_ptr<Transfer> transfer);
+  static void close(State& state);
+
+  const ForkGuard fork_guard_;
+  std::unique_ptr<State> state_;
+};
+
+/// A transfer as its user holds it: cancelled and waited for when it is let go. In a forked child
+/// `get` throws EngineUnavailableError and the destructor leaks.
+class TransferHandle {
+ public:
+  explicit TransferHandle(std::shared_ptr<Transfer> transfer) noexcept;
+  ~TransferHandle();
+  TransferHandle(const TransferHandle&) = delete;
+  TransferHandle& operator=(const TransferHandle&) = delete;
+
+  Transfer& get() const;
+
+ private:
+  const ForkGuard fork_guard_;
+  std::unique_ptr<std::shared_ptr<Transfer>> transfer_;
+};
+
+}  // namespace gdsckpt

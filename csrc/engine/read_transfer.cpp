@@ -1,0 +1,134 @@
+#include "engine/read_transfer.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/crc32.hpp"
+#include "engine/write_plan.hpp"
+
+namespace gdsckpt {
+namespace {
+
+// A block that was just read is still in the second-level cache when its CRC is taken.
+constexpr std::uint64_t kBlockBytes = 256 * 1024;
+
+// Pieces shorter than this on average are read together into a slab: a system call for each would
+// cost more than the copy.
+constexpr std::uint64_t kStraightBytes = 64 * 1024;
+
+std::uint64_t sum_nbytes(const std::vector<Extent>& extents) noexcept {
+  std::uint64_t nbytes = 0;
+  for (const Extent& extent : extents) nbytes += extent.nbytes;
+  return nbytes;
+}
+
+/// Reads `range` through the page cache in blocks and returns its CRC32. The blocks follow each
+/// other at `data`, or all go to the same place when they are not `kept`.
+std::uint32_t read_blocks(PosixIo io, std::uint8_t* data, FileRange range, bool kept) {
+  std::uint32_t crc = 0;
+  for (std::uint64_t position = range.begin; position < range.end;) {
+    const FileRange block{position, std::min(range.end, position + kBlockBytes)};
+    std::uint8_t* const dest = kept ? data + (position - range.begin) : data;
+    try {
+      io.read_buffered(dest, block);
+    } catch (const ShortTransferError& error) {
+      // Told in terms of the whole range, which the reader of the message knows.
+      throw make_short_transfer_error(
+          {error.context().op, error.context().path, range.begin, range.nbytes()},
+          block.begin - range.begin + error.actual_bytes());
+    }
+    crc = crc32(crc, dest, block.nbytes());
+    position = block.end;
+  }
+  return crc;
+}
+
+}  // namespace
+
+ReadTransfer::ReadTransfer(TransferResources resources, std::shared_ptr<File> file,
+                           std::vector<Extent> extents, std::uint64_t gap_bytes)
+    : Transfer(std::move(resources), std::move(file), "read", range_of(extents).begin,
+               sum_nbytes(extents)),
+      extents_(std::move(extents)),
+      gap_bytes_(gap_bytes),
+      windows_(plan_read_windows(extents_, slabs().slab_bytes())),
+      pieces_(extents_.size(), windows_.size()) {}
+
+void ReadTransfer::run_window(std::size_t index) {
+  const ReadWindow& window = windows_[index];
+  ReadRequest request = next_request(extents_, window.range, window.first_extent, gap_bytes_);
+  while (request.num_pieces > 0) {
+    run_request(index, request);
+    request = next_request(extents_, window.range, request.past_extent, gap_bytes_);
+  }
+}
+
+void ReadTransfer::run_request(std::size_t index, const ReadRequest& request) {
+  if (file().is_direct()) {
+    // What is in the page cache is faster from there, and need not be read from the device again.
+    if (!io().is_resident(request.range)) return read_through_slab(index, request, true);
+  } else {
+    io().read_ahead(request.range);
+  }
+  const bool is_straight =
+      request.num_pieces == 1 || request.range.nbytes() / request.num_pieces >= kStraightBytes;
+  if (is_straight) return read_straight(index, request);
+  read_through_slab(index, request, false);
+}
+
+void ReadTransfer::read_straight(std::size_t index, const ReadRequest& request) {
+  const FileRange window = windows_[index].range;
+  for_each_piece(extents_, request.first_extent, request.range, [&](const Piece& piece) {
+    const std::uint32_t crc =
+        read_blocks(io(), destination(piece), FileRange{piece.begin, piece.end}, true);
+    pieces_.record(index, window, piece, extents_[piece.extent], crc);
+    add_done(IoTally{piece.nbytes(), 0});
+  });
+}
+
+void ReadTransfer::read_through_slab(std::size_t index, const ReadRequest& request,
+                                     bool is_direct) {
+  const FileRange window = windows_[index].range;
+  const SlabLease slab = slabs().acquire();
+  std::uint8_t* const data = slab.data() + request.range.begin % file().alignment();
+  if (is_direct)
+    // A request that direct I/O did not serve to its end counts as buffered.
+    is_direct = io().read_direct(slab.data(), request.range).buffered_bytes == 0;
+  else
+    io().read_buffered(data, request.range);
+  for_each_piece(extents_, request.first_extent, request.range, [&](const Piece& piece) {
+    const std::uint8_t* const source = data + (piece.begin - request.range.begin);
+    const std::uint32_t crc = copy_crc32(0, destination(piece), source, piece.nbytes());
+    pieces_.record(index, window, piece, extents_[piece.extent], crc);
+    add_done(is_direct ? IoTally{0, piece.nbytes()} : IoTally{piece.nbytes(), 0});
+  });
+}
+
+/// The one place that knows where read bytes go.
+std::uint8_t* ReadTransfer::destination(const Piece& piece) const noexcept {
+  const Extent& extent = extents_[piece.extent];
+  return reinterpret_cast<std::uint8_t*>(extent.address) + (piece.begin - extent.file_offset);
+}
+
+ScanTransfer::ScanTransfer(TransferResources resources, std::shared_ptr<File> file, FileRange range,
+                           std::uint64_t chunk_bytes)
+    : Transfer(std::move(resources), std::move(file), "scan", range.begin, range.nbytes()),
+      range_(range),
+      chunk_bytes_(chunk_bytes),
+      chunk_crcs_(WindowGrid(range, chunk_bytes).num_windows()) {}
+
+void ScanTransfer::run_window(std::size_t index) {
+  const FileRange window = WindowGrid(range_, chunk_bytes_).window(index);
+  const SlabLease slab = slabs().acquire();
+  if (file().is_direct() && !io().is_resident(window)) {
+    const IoTally tally = io().read_direct(slab.data(), window);
+    const std::uint8_t* const data = slab.data() + window.begin % file().alignment();
+    chunk_crcs_[index] = crc32(0, data, window.nbytes());
+    return add_done(tally);
+  }
+  if (!file().is_direct()) io().read_ahead(window);
+  chunk_crcs_[index] = read_blocks(io(), slab.data(), window, false);
+  add_done(IoTally{window.nbytes(), 0});
+}
+
+}  // namespace gdsckpt

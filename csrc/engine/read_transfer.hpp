@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/extent.hpp"
+#include "engine/piece_crcs.hpp"
+#include "engine/read_plan.hpp"
+#include "engine/transfer.hpp"
+
+namespace gdsckpt {
+
+/// Reads extents to their addresses, with the CRC32 of the bytes that arrived there.
+class ReadTransfer final : public Transfer {
+ public:
+  /// `extents` have been checked; the file's alignment divides the slabs.
+  ReadTransfer(TransferResources resources, std::shared_ptr<File> file, std::vector<Extent> extents,
+               std::uint64_t gap_bytes);
+
+  std::size_t num_jobs() const noexcept override { return windows_.size(); }
+
+ protected:
+  void run_window(std::size_t index) override;
+  void finish() override { pieces_.combine(); }
+  const std::vector<std::uint32_t>* extent_crcs_or_null() const override {
+    return &pieces_.extent_crcs();
+  }
+
+ private:
+  void run_request(std::size_t index, const ReadRequest& request);
+  /// Into the destinations, through the page cache.
+  void read_straight(std::size_t index, const ReadRequest& request);
+  /// Into a slab, then spread over the destinations.
+  void read_through_slab(std::size_t index, const ReadRequest& request, bool is_direct);
+  std::uint8_t* destination(const Piece& piece) const noexcept;
+
+  const std::vector<Extent> extents_;
+  const std::uint64_t gap_bytes_;
+  const std::vector<ReadWindow> windows_;
+  PieceCrcs pieces_;
+};
+
+/// Checksums of the chunks of a file range; the bytes go nowhere.
+class ScanTransfer final : public Transfer {
+ public:
+  /// The slabs must hold a chunk each; the file's alignment divides `chunk_bytes`.
+  ScanTransfer(TransferResources resources, std::shared_ptr<File> file, FileRange range,
+               std::uint64_t chunk_bytes);
+
+  std::size_t num_jobs() const noexcept override { return chunk_crcs_.size(); }
+
+ protected:
+  void run_window(std::size_t index) override;
+  const std::vector<std::uint32_t>* chunk_crcs_or_null() const override { return &chunk_crcs_; }
+
+ private:
+  const FileRange range_;
+  const std::uint64_t chunk_bytes_;
+  std::vector<std::uint32_t> chunk_crcs_;
+};
+
+}  // namespace gdsckpt

@@ -1,0 +1,127 @@
+#include "engine/write_transfer.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "core/crc32.hpp"
+
+namespace gdsckpt {
+namespace {
+
+/// As a zip header holds it.
+std::array<std::uint8_t, kCrcSlotBytes> little_endian(std::uint32_t crc) noexcept {
+  return {static_cast<std::uint8_t>(crc), static_cast<std::uint8_t>(crc >> 8),
+          static_cast<std::uint8_t>(crc >> 16), static_cast<std::uint8_t>(crc >> 24)};
+}
+
+}  // namespace
+
+WriteTransfer::WriteTransfer(TransferResources resources, std::shared_ptr<File> file,
+                             WritePlan plan)
+    : Transfer(std::move(resources), std::move(file), "write", plan.grid().range().begin,
+               plan.grid().range().nbytes()),
+      plan_(std::move(plan)),
+      pieces_(plan_.extents().size(), plan_.grid().num_windows()),
+      chunk_crcs_(plan_.grid().num_windows()) {}
+
+void WriteTransfer::run_window(std::size_t index) {
+  const FileRange window = plan_.grid().window(index);
+  const SlabLease slab = slabs().acquire();
+  // Direct I/O wants memory and file offset alike modulo the alignment.
+  std::uint8_t* const data = slab.data() + window.begin % file().alignment();
+  gather(index, window, data);
+  fill_slots(window, data);
+  add_done(io().write(data, window));
+}
+
+void WriteTransfer::gather(std::size_t index, FileRange window, std::uint8_t* data) {
+  std::uint32_t chunk_crc = 0;
+  std::uint64_t position = window.begin;
+  const auto zero_to = [&](std::uint64_t end) {
+    if (position == end) return;
+    std::memset(data + (position - window.begin), 0, end - position);
+    chunk_crc = crc32_zeros(chunk_crc, end - position);
+    position = end;
+  };
+  const std::size_t first = find_extent(plan_.extents(), window.begin);
+  for_each_piece(plan_.extents(), first, window, [&](const Piece& piece) {
+    zero_to(piece.begin);
+    const std::uint32_t crc = gather_piece(piece, data + (piece.begin - window.begin));
+    chunk_crc = crc32_combine(chunk_crc, crc, piece.nbytes());
+    pieces_.record(index, window, piece, plan_.extents()[piece.extent], crc);
+    position = piece.end;
+  });
+  zero_to(window.end);
+  chunk_crcs_[index] = chunk_crc;
+}
+
+/// The one place that reads a source.
+std::uint32_t WriteTransfer::gather_piece(const Piece& piece, std::uint8_t* dest) const {
+  const Extent& extent = plan_.extents()[piece.extent];
+  const auto* const source =
+      reinterpret_cast<const std::uint8_t*>(extent.address) + (piece.begin - extent.file_offset);
+  return copy_crc32(0, dest, source, piece.nbytes());
+}
+
+void WriteTransfer::fill_slots(FileRange window, std::uint8_t* data) {
+  const std::vector<CrcSlot>& slots = plan_.slots();
+  for (std::size_t i = plan_.find_slot(window.begin);
+       i < slots.size() && slots[i].offset < window.end; ++i) {
+    require_zeros(slots[i], window, data);
+    if (!plan_.is_early(slots[i])) continue;
+    const std::uint32_t crc = pieces_.extent_crcs()[slots[i].extent];
+    const auto bytes = little_endian(crc);
+    // An empty extent is early wherever its slot is: zeros over zeros, and nothing to write.
+    if (crc == 0) continue;
+    std::memcpy(data + (slots[i].offset - window.begin), bytes.data(), bytes.size());
+    patch_chunk_crc(slots[i], crc);
+  }
+}
+
+void WriteTransfer::require_zeros(const CrcSlot& slot, FileRange window,
+                                  const std::uint8_t* data) const {
+  const std::uint64_t begin = std::max(slot.offset, window.begin);
+  const std::uint64_t end = std::min(slot.end(), window.end);
+  if (std::all_of(data + (begin - window.begin), data + (end - window.begin),
+                  [](std::uint8_t byte) { return byte == 0; }))
+    return;
+  throw ConfigError("the CRC slot of extent " + std::to_string(slot.extent) + " at offset " +
+                        std::to_string(slot.offset) +
+                        " is in use: its four source bytes are not zero. Reserve it with zeros.",
+                    "extents");
+}
+
+/// Chunk checksums as if the slot had held `crc` from the start. A CRC is linear: a difference of
+/// bytes changes it by the shifted difference of the CRCs of these bytes.
+void WriteTransfer::patch_chunk_crc(const CrcSlot& slot, std::uint32_t crc) {
+  constexpr std::array<std::uint8_t, kCrcSlotBytes> kZeros{};
+  const auto bytes = little_endian(crc);
+  std::uint64_t position = slot.offset;
+  while (position < slot.end()) {
+    const std::size_t index = plan_.grid().index_of(position);
+    const FileRange window = plan_.grid().window(index);
+    const std::uint64_t end = std::min(slot.end(), window.end);
+    const std::uint64_t nbytes = end - position;
+    const std::uint8_t* const part = bytes.data() + (position - slot.offset);
+    const std::uint32_t difference = crc32_detail::table_update(0, part, nbytes) ^
+                                     crc32_detail::table_update(0, kZeros.data(), nbytes);
+    chunk_crcs_[index] ^= crc32_shift(difference, window.end - end);
+    position = end;
+  }
+}
+
+void WriteTransfer::finish() {
+  pieces_.combine();
+  for (const CrcSlot& slot : plan_.slots()) {
+    if (plan_.is_early(slot)) continue;
+    const std::uint32_t crc = pieces_.extent_crcs()[slot.extent];
+    const auto bytes = little_endian(crc);
+    io().write_buffered(bytes.data(), FileRange{slot.offset, slot.end()});
+    patch_chunk_crc(slot, crc);
+  }
+}
+
+}  // namespace gdsckpt

@@ -1,0 +1,241 @@
+"""Native core of gdsckpt: checksums, slabs and file transfers.
+
+Addresses, sizes, paths and descriptors cross this line. Every call that can block releases the
+GIL; no native thread calls Python. All CRCs are CRC-32 of zip and zlib.
+"""
+
+from typing_extensions import Buffer
+
+NO_CRC_SLOT: int
+"""``crc_offset`` of an extent whose checksum is not to be stored in the file (2**64 - 1)."""
+
+def crc32(buffer: Buffer, value: int = 0) -> int:
+    """CRC-32 of a contiguous buffer, as ``zlib.crc32``.
+
+    Args:
+        buffer: The bytes.
+        value: CRC of the bytes before; 0 to begin.
+
+    Returns:
+        The CRC of both.
+    """
+
+def crc32_at(address: int, nbytes: int, value: int = 0) -> int:
+    """CRC-32 of memory by address, which the caller keeps readable.
+
+    Raises:
+        ConfigError: ``address`` is 0 but ``nbytes`` is not.
+    """
+
+def crc32_combine(crc_a: int, crc_b: int, nbytes_b: int) -> int:
+    """CRC-32 of A followed by B, from both CRCs and the number of bytes of B."""
+
+def crc32_zeros(nbytes: int) -> int:
+    """CRC-32 of ``nbytes`` zero bytes, in time logarithmic in ``nbytes``."""
+
+def crc32_kernels() -> list[str]:
+    """Names of the kernels that this processor can run, best first; the first one is used.
+
+    Of ``vpclmulqdq``, ``pclmulqdq`` (x86-64), ``armv8-crc`` (aarch64) and ``table`` (everywhere).
+    """
+
+def crc32_with(kernel: str, buffer: Buffer, value: int = 0) -> int:
+    """``crc32`` by a named kernel, for tests.
+
+    Raises:
+        ConfigError: ``kernel`` is not one of ``crc32_kernels()``.
+    """
+
+def copy_crc32_with(kernel: str, dest: Buffer, source: Buffer) -> int:
+    """Copy ``source`` to ``dest`` and return the CRC-32 of the bytes copied, for tests.
+
+    Args:
+        kernel: One of ``crc32_kernels()``.
+        dest: Writable, of the length of ``source``, not overlapping it.
+        source: Each byte is read once.
+
+    Raises:
+        ConfigError: The kernel is not usable here, or the lengths differ.
+    """
+
+def fallocate(fd: int, nbytes: int) -> bool:
+    """Reserve disk space for bytes [0, nbytes); the file gets at least that long.
+
+    Returns:
+        False where the file system cannot (EOPNOTSUPP, ENOSYS): go on without.
+
+    Raises:
+        StorageError: Any other failure, such as ENOSPC.
+    """
+
+def advise_hugepages(address: int, nbytes: int) -> None:
+    """Ask for huge pages (MADV_HUGEPAGE) on the whole pages inside a range of memory.
+
+    Only advice: a refusal changes nothing but speed and is not reported.
+    """
+
+def direct_alignment(fd: int) -> int:
+    """Alignment in bytes that direct I/O on this file needs of memory and offsets.
+
+    Returns:
+        4096 where the kernel does not tell, 0 where it says that there is no direct I/O.
+
+    Raises:
+        StorageError: ``fd`` is not open.
+    """
+
+class File:
+    """What a transfer needs to know of an open file.
+
+    Does not own the descriptors: they must stay open until every transfer has ended. After a
+    refusal of direct I/O (EINVAL, EOPNOTSUPP) all its transfers go on buffered.
+    """
+
+    def __init__(
+        self, path: str, buffered_fd: int, direct_fd: int = -1, alignment: int = 4096
+    ) -> None:
+        """Describe an open file.
+
+        Args:
+            path: For messages and errors only.
+            buffered_fd: Descriptor without O_DIRECT.
+            direct_fd: Descriptor of the same file with O_DIRECT, or -1 for none.
+            alignment: What direct I/O needs, a power of two from 1 to 65536.
+
+        Raises:
+            ConfigError: ``alignment`` is something else.
+        """
+
+    @property
+    def path(self) -> str:
+        """The path as given."""
+
+    @property
+    def direct_refused(self) -> str:
+        """Why direct I/O was given up; empty if it was not."""
+
+class Transfer:
+    """A write, read or scan that is under way. Any thread may use it.
+
+    Letting go of it cancels the transfer and waits for its end. In a forked child every method
+    raises EngineUnavailableError.
+    """
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait up to ``timeout_s`` seconds; True when ended, well or not. Signals are handled."""
+
+    def cancel(self) -> None:
+        """Drop the jobs that have not been started; running ones go to their end.
+
+        The transfer then fails with ECANCELED, unless it had already ended.
+        """
+
+    def result(self) -> None:
+        """Wait for the end and raise the first thing that went wrong.
+
+        Raises:
+            StorageError: The kernel refused an operation; or ``errno`` ECANCELED after a cancel.
+            ShortTransferError: The file ended before its time, or took no more bytes.
+            ConfigError: A CRC slot holds bytes that are not zero.
+        """
+
+    @property
+    def done_bytes(self) -> int:
+        """File bytes done so far."""
+
+    @property
+    def total_bytes(self) -> int:
+        """File bytes of the whole transfer; of a read, those of its extents."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Of the bytes done, those that went through the page cache."""
+
+    @property
+    def direct_bytes(self) -> int:
+        """Of the bytes done, those that went by direct I/O."""
+
+    def extent_crcs(self) -> bytes:
+        """CRC-32 of each extent of a write or read, native-endian uint32, in the order given.
+
+        For a write, of the bytes taken from memory: zeros where a CRC slot lies in an extent.
+        Waits for the end and raises as ``result``.
+
+        Raises:
+            ConfigError: The transfer is a scan.
+        """
+
+    def chunk_crcs(self) -> bytes:
+        """CRC-32 of each chunk of a write or scan, native-endian uint32, in file order.
+
+        Of the bytes as they stand in the file, CRC slots included; a chunk is clipped to the
+        range of the transfer. Waits for the end and raises as ``result``.
+
+        Raises:
+            ConfigError: The transfer is a read.
+        """
+
+class Engine:
+    """Threads and slabs that move bytes between memory and files. Any thread may use it.
+
+    Transfers are queued and run in the order given. ``extents`` is a C-contiguous buffer of
+    unsigned 64-bit numbers, rows of (address, nbytes, file_offset, crc_offset), ascending by
+    file_offset and not overlapping. Their memory must stay valid until the transfer has ended. In
+    a forked child every method raises EngineUnavailableError; a child may make its own engine.
+    """
+
+    def __init__(self, *, io_threads: int, slab_bytes: int, num_slabs: int) -> None:
+        """Start the threads; slabs are mapped when first needed.
+
+        Args:
+            io_threads: Threads, at least 1.
+            slab_bytes: Size of a slab, a multiple of 64 KiB and at least every ``chunk_bytes``.
+            num_slabs: Slabs at most, at least 1; fewer than ``io_threads`` make threads wait.
+
+        Raises:
+            ConfigError: A value is out of bounds.
+            MemoryError: The threads cannot be started.
+        """
+
+    def write(self, file: File, extents: Buffer, *, chunk_bytes: int) -> Transfer:
+        """Write extents, and zeros between them, from the first to the last byte named.
+
+        Args:
+            file: Where to.
+            extents: ``crc_offset`` is where the file gets the extent's CRC-32, 4 bytes
+                little-endian, or ``NO_CRC_SLOT``. A slot lies in the range written, before its
+                extent, over 4 zero bytes.
+            chunk_bytes: Unit of I/O and of checksums, a multiple of the file's alignment; cuts at
+                multiples of the file offset.
+
+        Raises:
+            ConfigError: Extents or ``chunk_bytes`` cannot be.
+            EngineUnavailableError: The engine is closed or belongs to the parent process.
+        """
+
+    def read(self, file: File, extents: Buffer, *, gap_bytes: int = 65536) -> Transfer:
+        """Read extents to their addresses; ``crc_offset`` is ignored.
+
+        Args:
+            file: Where from.
+            extents: What to read.
+            gap_bytes: Neighbours with a hole of at most this many bytes are read together.
+
+        Raises:
+            ConfigError: The extents cannot be.
+            EngineUnavailableError: The engine is closed or belongs to the parent process.
+        """
+
+    def scan(self, file: File, begin: int, end: int, *, chunk_bytes: int) -> Transfer:
+        """Checksum the chunks of bytes [begin, end) of a file; chunks as for ``write``.
+
+        Raises:
+            ConfigError: The range or ``chunk_bytes`` cannot be.
+            EngineUnavailableError: The engine is closed or belongs to the parent process.
+        """
+
+    def close(self) -> None:
+        """Cancel the transfers that run, wait for their ends, join the threads, free the slabs.
+
+        A second call does nothing.
+        """

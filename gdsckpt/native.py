@@ -1,0 +1,48 @@
+"""The native core: checksums by kernel, and transfers between memory and files.
+
+The one door to the extension ``gdsckpt._C``; signatures and contracts are in ``_C.pyi``.
+"""
+
+try:
+    from gdsckpt._C import (
+        NO_CRC_SLOT,
+        Engine,
+        File,
+        Transfer,
+        advise_hugepages,
+        copy_crc32_with,
+        crc32,
+        crc32_at,
+        crc32_combine,
+        crc32_kernels,
+        crc32_with,
+        crc32_zeros,
+        direct_alignment,
+        fallocate,
+    )
+except ImportError as error:
+    if error.name not in (None, "gdsckpt._C"):
+        raise
+    message = (
+        "The native extension gdsckpt._C cannot be loaded: it has not been built for this Python, "
+        f"or a library that it needs is missing ({error}). Build it with "
+        "'pip install .' (needs g++), or 'python setup.py build_ext --inplace' in a source tree."
+    )
+    raise ImportError(message, name="gdsckpt._C", path=error.path) from error
+
+__all__ = [
+    "NO_CRC_SLOT",
+    "Engine",
+    "File",
+    "Transfer",
+    "advise_hugepages",
+    "copy_crc32_with",
+    "crc32",
+    "crc32_at",
+    "crc32_combine",
+    "crc32_kernels",
+    "crc32_with",
+    "crc32_zeros",
+    "direct_alignment",
+    "fallocate",
+]
