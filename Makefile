@@ -77,8 +77,10 @@ $(STAMPS)/bench $(STAMPS)/test: $(STAMPS)/base
 
 # An editable install compiles the extension from nothing, so it is made only when the metadata
 # changed; a change of C++ alone is compiled in place, and one of Python needs neither.
+# Objects are told apart by their source's time only, so a changed header throws them all away.
 $(STAMPS)/built: $(STAMPS)/base setup.py $(NATIVE)
 	$(if $(filter-out $(NATIVE),$?),\
 		$(PIP) install --no-deps --no-build-isolation -e .,\
+		$(if $(filter %.hpp,$?),rm -rf build/temp.* &&) \
 		$(BIN)/python setup.py --quiet build_ext --inplace)
 	touch $@
