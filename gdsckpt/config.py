@@ -14,8 +14,8 @@ from gdsckpt.units import format_binary_bytes, parse_bytes
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 
 ENVIRONMENT_PREFIX = "GDSCKPT_"
-# Names with our prefix that are no settings of a run: GDSCKPT_WERROR belongs to the build.
-_OTHER_ENVIRONMENT_NAMES = frozenset({"GDSCKPT_WERROR"})
+# Names with our prefix that are no settings of a run; these are of the build (setup.py).
+_OTHER_ENVIRONMENT_NAMES = frozenset({"GDSCKPT_BUILD_JOBS", "GDSCKPT_WERROR"})
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
