@@ -1,0 +1,1 @@
+"""Engines move bytes between memory and one local file."""

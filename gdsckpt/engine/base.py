@@ -1,0 +1,87 @@
+"""What every engine offers, and the one way to wait for a transfer."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from gdsckpt import native
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all), several times a second, in the caller's thread."""
+
+POLL_S = 0.1
+"""How often a wait wakes for signals and progress; the end itself wakes it at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Contiguous bytes to move.
+
+    Attributes:
+        address: Host address of the first byte; the caller keeps the memory alive.
+        nbytes: Number of bytes.
+        file_offset: Where they stand in the file.
+        crc_offset: File offset where the engine has to leave their CRC-32 (4 bytes,
+            little-endian, zero until then), or ``native.NO_CRC_SLOT``.
+    """
+
+    address: int
+    nbytes: int
+    file_offset: int
+    crc_offset: int = native.NO_CRC_SLOT
+
+
+def pack_extents(extents: Sequence[Extent]) -> array[int]:
+    """Pack extents into the uint64 rows that cross the native line."""
+    rows = array("Q")
+    for extent in extents:
+        rows.extend((extent.address, extent.nbytes, extent.file_offset, extent.crc_offset))
+    return rows
+
+
+class Engine(Protocol):
+    """An engine; see ``gdsckpt/_C.pyi`` for what the three transfers promise.
+
+    Engines are shared by the whole process and may be used from several threads. None of the
+    methods syncs the file.
+    """
+
+    name: str
+
+    def write(self, file: native.File, extents: array[int], *, chunk_bytes: int) -> native.Transfer:
+        """Start to write packed extents; gives the CRC-32 of each extent and of each chunk."""
+
+    def read(self, file: native.File, extents: array[int]) -> native.Transfer:
+        """Start to read packed extents into memory; gives the CRC-32 of each extent."""
+
+    def scan(self, file: native.File, begin: int, end: int, *, chunk_bytes: int) -> native.Transfer:
+        """Start to read a file range for its checksums only; gives the CRC-32 of each chunk."""
+
+
+def wait(transfer: native.Transfer, progress: Progress | None = None) -> None:
+    """Wait until a transfer has ended, open to signals all the while.
+
+    Args:
+        transfer: A started transfer.
+        progress: Told about the bytes done.
+
+    Raises:
+        StorageError: The transfer failed.
+        BaseException: What a signal handler or ``progress`` raised (Ctrl-C); the transfer has been
+            cancelled and has ended by then, so its memory and descriptors may go.
+    """
+    try:
+        while not transfer.wait(POLL_S):
+            if progress is not None:
+                progress(transfer.done_bytes, transfer.total_bytes)
+    except BaseException:
+        transfer.cancel()
+        while not transfer.wait(POLL_S):
+            pass
+        raise
+    transfer.result()
+    if progress is not None:
+        progress(transfer.total_bytes, transfer.total_bytes)

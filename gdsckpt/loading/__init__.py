@@ -1,0 +1,252 @@
+"""Load a checkpoint: verified, in order, with the results of stock ``torch.load``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
+from typing import Any, BinaryIO
+
+import torch
+
+from gdsckpt.config import Config
+from gdsckpt.engine.registry import choose_engine
+from gdsckpt.errors import ConfigError, UnverifiedWarning
+from gdsckpt.loading import into as filling
+from gdsckpt.loading import select
+from gdsckpt.loading.restore import MapLocation, is_meta, restorer
+from gdsckpt.loading.source import ReadOptions, StorageSource, storage_records
+from gdsckpt.loading.stock import load_stock
+from gdsckpt.loading.unpickle import looks_at_values, needs_stock_torch, unpickle
+from gdsckpt.staging import directory, reader
+from gdsckpt.staging.shard import Origin, Shard
+from gdsckpt.tensors.naming import KeySelection, Path, name_of, selector
+
+SMALL_STORAGE_BYTES = 64 << 10
+"""Storages up to this size are read even where they are not wanted, if rebuilding a tensor may look
+at its values (nested sizes, sparse indices, any ``__setstate__``)."""
+
+
+def load(  # noqa: PLR0913 - torch.load's arguments, and ours by keyword only
+    f: str | os.PathLike[str] | BinaryIO,
+    map_location: MapLocation = None,
+    *,
+    weights_only: bool = True,
+    verify: bool = True,
+    into: Any = None,
+    keys: KeySelection | None = None,
+    config: Config | Mapping[str, Any] | None = None,
+) -> Any:
+    """Load what :func:`gdsckpt.save` or ``torch.save`` wrote.
+
+    Every byte that is returned has been checked against the checksum that was taken when it was
+    written, unless ``verify`` is False or the file carries none (one warning then).
+
+    Args:
+        f: Path of a file or of a checkpoint directory of one rank, or a binary file object,
+            seekable or not.
+        map_location: As for ``torch.load``: None, a device, a device string, a dict or a callable.
+        weights_only: Refuse pickles that need more than tensors and plain values.
+        verify: Check the bytes against their checksums.
+        into: A state of the same structure to fill in place; no second copy of it is made. The
+            state is checked before the first byte is written; after an error while reading, its
+            content is undefined.
+        keys: Load a part: a name prefix (``"model"``), several, or a predicate on names such as
+            ``model.layers.0.weight``. Only the bytes of that part are read. Mappings lose other
+            keys; lists keep their length, with None for what was not selected.
+        config: Settings; also read from ``GDSCKPT_*``.
+
+    Returns:
+        The saved object, or ``into``.
+
+    Raises:
+        CheckpointNotFoundError: There is no such file.
+        FormatError: It is no checkpoint, or damaged.
+        ChecksumError: Bytes are not what was written; names file, tensor and offset.
+        UnsafePickleError: ``weights_only`` refused the pickle.
+        StateMismatchError: ``into`` or ``keys`` do not fit the checkpoint.
+        StorageError: Reading failed.
+        ConfigError: An argument or a setting is wrong.
+    """
+    settings = Config.resolve(config, os.environ)
+    if into is not None and map_location is not None:
+        raise ConfigError(
+            "into= and map_location= contradict each other: tensors are filled where they are. "
+            "Pass one of them.",
+            field="map_location",
+        )
+    restorer(map_location)  # a wrong one fails before anything is read
+    with _open(f, settings) as shard:
+        request = _Request(shard, settings, map_location, weights_only, verify)
+        request.warn_if_unverified()
+        if into is not None:
+            return request.fill(into, keys)
+        if keys is not None:
+            return request.part(keys)
+        return request.whole()
+
+
+@contextlib.contextmanager
+def _open(f: str | os.PathLike[str] | BinaryIO, config: Config) -> Iterator[Shard]:
+    if not isinstance(f, (str, os.PathLike)):
+        with reader.open_stream(f, direct_io=config.direct_io) as shard:
+            yield shard
+    elif FilePath(f).is_dir():
+        with directory.open_only_shard(f, direct_io=config.direct_io) as shard:
+            yield shard
+    else:
+        with reader.open_shard(f, direct_io=config.direct_io) as shard:
+            yield shard
+
+
+class _Request:
+    """One call of :func:`load` on an open shard."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        config: Config,
+        map_location: MapLocation,
+        weights_only: bool,
+        verify: bool,
+    ) -> None:
+        self._shard = shard
+        self._map_location = map_location
+        self._weights_only = weights_only
+        self._options = ReadOptions(
+            engine=choose_engine(config).engine,
+            verify=verify and config.checksum != "none",
+            read_ahead_bytes=config.read_ahead_bytes,
+        )
+
+    def warn_if_unverified(self) -> None:
+        """Say once that a foreign file has no checksums to check."""
+        shard = self._shard
+        if not self._options.verify or shard.origin is Origin.GDSCKPT:
+            return
+        data = [shard.entries[n] for n in storage_records(shard)]
+        if shard.origin is Origin.NO_ZIP or any(e.nbytes and not e.crc32 for e in data):
+            warnings.warn(
+                f"{shard.path} carries no checksums: damage in it cannot be found. Save it again "
+                "with gdsckpt.save.",
+                UnverifiedWarning,
+                stacklevel=4,
+            )
+
+    def whole(self) -> Any:
+        """Load everything."""
+        why_stock = self._why_stock()
+        if why_stock is not None:
+            return self._stock()
+        return self._unpickle(None)
+
+    def part(self, keys: KeySelection) -> Any:
+        """Load the selected leaves."""
+        is_selected = selector(keys)
+        if self._why_stock() is not None:
+            structure: Any = self._stock()
+            records: dict[int, int] = {}
+        else:
+            structure, records = self._structure()
+        leaves = select.walk_leaves(structure)
+        select.require_matches(keys, (name_of(path) for path, _ in leaves), is_selected)
+        chosen = [(path, leaf) for path, leaf in leaves if is_selected(name_of(path))]
+        paths = select.with_beginnings(path for path, _ in chosen)
+        if self._why_stock() is None:
+            structure = self._unpickle(_records_of(chosen, records))
+        return select.prune(structure, paths)
+
+    def fill(self, into: Any, keys: KeySelection | None) -> Any:
+        """Fill an existing state."""
+        is_selected = selector(keys)
+        is_stock = self._why_stock() is not None
+        structure, records = (self._stock(), {}) if is_stock else self._structure()
+        saved = {p: v for p, v in select.walk_leaves(structure) if is_selected(name_of(p))}
+        existing = {p: v for p, v in select.walk_leaves(into) if is_selected(name_of(p))}
+        select.require_matches(keys, (name_of(path) for path in saved), is_selected)
+        targets, values = filling.match(saved, existing, into)
+
+        def record_of(tensor: torch.Tensor) -> int | None:
+            if not records or not select.is_plain(tensor):
+                return None
+            return records.get(tensor.untyped_storage()._cdata)
+
+        plan = filling.plan_fill(targets, values, self._shard, record_of)
+        filling.read_direct(plan, self._shard, self._options)
+        needed = [(target.path, target.saved) for target in plan.copies]
+        needed += [(path, leaf) for path, leaf in saved.items() if not _is_tensor(leaf)]
+        wanted = _records_of(needed, records)
+        if wanted and not is_stock:
+            structure = self._unpickle(wanted)
+        loaded = dict(select.walk_leaves(structure))
+        filling.copy_rest(plan, loaded, into)
+        return into
+
+    def _why_stock(self) -> str | None:
+        if self._shard.origin is Origin.NO_ZIP:
+            return "it is no zip archive"
+        if is_meta(self._map_location) or torch._guards.detect_fake_mode(None) is not None:
+            return "no data is wanted"
+        return needs_stock_torch(self._shard)
+
+    def _stock(self) -> Any:
+        return load_stock(
+            self._shard,
+            self._map_location,
+            weights_only=self._weights_only,
+            options=self._options,
+        )
+
+    def _structure(self) -> tuple[Any, dict[int, int]]:
+        """Unpickle with blank storages; gives the nest and ``_cdata`` to record index."""
+        wanted: set[int] = set()
+        if looks_at_values(self._shard, weights_only=self._weights_only):
+            entries = self._shard.entries
+            wanted = {
+                n for n in storage_records(self._shard) if entries[n].nbytes <= SMALL_STORAGE_BYTES
+            }
+        records: dict[int, int] = {}
+        source = StorageSource(self._shard, self._options, wanted)
+
+        def give(index: int, nbytes: int, _location: str) -> torch.UntypedStorage:
+            if index < 0:
+                return torch.UntypedStorage(0)
+            storage = source.take(index, nbytes)
+            records[storage._cdata] = index
+            return storage
+
+        with contextlib.closing(source):
+            return self._run(give), records
+
+    def _unpickle(self, wanted: set[int] | None) -> Any:
+        """Unpickle with finished storages; those not in ``wanted`` are blank."""
+        restore = restorer(self._map_location)
+        source = StorageSource(self._shard, self._options, wanted)
+
+        def give(index: int, nbytes: int, location: str) -> Any:
+            storage = torch.UntypedStorage(0) if index < 0 else source.take(index, nbytes)
+            return restore(storage, location)
+
+        with contextlib.closing(source):
+            return self._run(give)
+
+    def _run(self, give: Any) -> Any:
+        return unpickle(
+            self._shard, give, weights_only=self._weights_only, verify=self._options.verify
+        )
+
+
+def _records_of(leaves: list[tuple[Path, Any]], records: Mapping[int, int]) -> set[int]:
+    """Give the records that hold the bytes of some leaves."""
+    return {
+        records[cdata]
+        for _, leaf in leaves
+        for cdata in select.storages_of(leaf)
+        if cdata in records
+    }
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor)

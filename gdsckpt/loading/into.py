@@ -1,0 +1,236 @@
+"""Fill an existing state in place: no second copy of the model is made."""
+
+from __future__ import annotations
+
+import bisect
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gdsckpt import native
+from gdsckpt.engine import base
+from gdsckpt.errors import StateMismatchError
+from gdsckpt.loading.select import is_plain
+from gdsckpt.loading.source import ReadOptions
+from gdsckpt.staging import shard as shards
+from gdsckpt.staging.shard import Shard
+from gdsckpt.tensors.naming import Path, name_of
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One tensor to fill.
+
+    Attributes:
+        path: Where it stands, in both nests.
+        saved: The saved tensor; its storage may be blank.
+        tensor: The caller's tensor.
+    """
+
+    path: Path
+    saved: torch.Tensor
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FillPlan:
+    """How an existing state gets its new content.
+
+    Attributes:
+        direct: Record index to the tensor that its bytes are read into.
+        copies: Tensors that take their values from a loaded tensor.
+        values: Paths of the leaves that are no tensors, to be set.
+    """
+
+    direct: dict[int, torch.Tensor]
+    copies: list[Target]
+    values: list[Path]
+
+
+def match(
+    saved: dict[Path, Any], existing: dict[Path, Any], root: Any
+) -> tuple[list[Target], list[Path]]:
+    """Pair the leaves of the checkpoint with those of the caller's state.
+
+    Args:
+        saved: Path to leaf, of the selected part of the checkpoint.
+        existing: Path to leaf, of the same part of the caller's state.
+        root: The caller's state.
+
+    Returns:
+        Tensors to fill, and paths of the other leaves, to be set.
+
+    Raises:
+        StateMismatchError: A leaf is on one side only, or shapes differ. Nothing has been changed.
+    """
+    missing = tuple(name_of(path) for path in existing if path not in saved)
+    unsettable: list[str] = []  # other values in tuples, which cannot be changed
+    unexpected = tuple(name_of(path) for path in saved if path not in existing)
+    targets: list[Target] = []
+    values: list[Path] = []
+    shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for path, leaf in saved.items():
+        own = existing.get(path)
+        if path not in existing:
+            continue
+        if isinstance(leaf, torch.Tensor) and isinstance(own, torch.Tensor):
+            if leaf.shape != own.shape:
+                shapes[name_of(path)] = (tuple(leaf.shape), tuple(own.shape))
+            targets.append(Target(path, leaf, own))
+        elif path and isinstance(_container(root, path), tuple):
+            if not _same(own, leaf):
+                unsettable.append(name_of(path))
+        elif path:
+            values.append(path)
+    unexpected += tuple(unsettable)
+    if missing or unexpected or shapes:
+        raise StateMismatchError(
+            _mismatch_text(missing, unexpected, shapes),
+            missing=missing,
+            unexpected=unexpected,
+            shapes=shapes,
+        )
+    return targets, values
+
+
+def plan_fill(
+    targets: list[Target],
+    values: list[Path],
+    shard: Shard,
+    record_of: Callable[[torch.Tensor], int | None],
+) -> FillPlan:
+    """Decide which records are read straight into the caller's memory.
+
+    Args:
+        targets: What has to be filled.
+        values: Passed on.
+        shard: The open shard.
+        record_of: Record index of a saved tensor's storage.
+    """
+    direct: dict[int, torch.Tensor] = {}
+    copies: list[Target] = []
+    claimed = _ClaimedMemory()
+    for target in targets:
+        index = record_of(target.saved)
+        if (
+            index is None
+            or index in direct
+            or not _fits(target, shard.entries[index].nbytes)
+            or not claimed.claim(target.tensor)
+        ):
+            copies.append(target)
+        else:
+            direct[index] = target.tensor
+    return FillPlan(direct, copies, values)
+
+
+def read_direct(plan: FillPlan, shard: Shard, options: ReadOptions) -> None:
+    """Read and verify the records that go straight into the caller's tensors.
+
+    Raises:
+        ChecksumError: A record is damaged; the tensor it belongs to holds damaged bytes now.
+    """
+    indices = sorted(plan.direct, key=shard.payload_offsets.__getitem__)
+    rows = array("Q")
+    for index in indices:
+        shards.require_stored(shard, shard.entries[index])
+        tensor = plan.direct[index]
+        nbytes = shard.entries[index].nbytes
+        address = tensor.data_ptr() if nbytes else 0
+        rows.extend((address, nbytes, shard.payload_offsets[index], native.NO_CRC_SLOT))
+    transfer = options.engine.read(shard.file.native, rows)
+    base.wait(transfer)
+    for tensor in plan.direct.values():  # autograd must notice, as with copy_
+        torch.autograd.graph.increment_version(tensor)
+    if options.verify:
+        shards.check_crcs(shard, indices, transfer.extent_crcs())
+
+
+def copy_rest(plan: FillPlan, loaded: Mapping[Path, Any], root: Any) -> None:
+    """Fill the tensors that need a conversion, and set the plain values.
+
+    Args:
+        plan: What is left to do.
+        loaded: Path to finished leaf, for every path in ``plan.copies`` and ``plan.values``.
+        root: The caller's state.
+    """
+    with torch.no_grad():
+        for target in plan.copies:
+            target.tensor.copy_(loaded[target.path])
+    for path in plan.values:
+        _container(root, path)[path[-1]] = loaded[path]
+
+
+def _fits(target: Target, record_nbytes: int) -> bool:
+    """Tell whether the record's bytes are just the target's memory."""
+    saved, own = target.saved, target.tensor
+    return (
+        is_plain(saved)
+        and is_plain(own)
+        and own.device.type == "cpu"
+        and saved.dtype == own.dtype
+        and saved.is_contiguous()
+        and own.is_contiguous()
+        and saved.storage_offset() == 0
+        and saved.numel() * saved.dtype.itemsize == record_nbytes
+    )
+
+
+class _ClaimedMemory:
+    """Memory that a transfer will write to: two writers of one byte would leave a mixture."""
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+
+    def claim(self, tensor: torch.Tensor) -> bool:
+        """Claim a tensor's bytes; False where some are claimed already."""
+        begin = tensor.data_ptr()
+        end = begin + tensor.numel() * tensor.dtype.itemsize
+        at = bisect.bisect_left(self._begins, begin)
+        if (at > 0 and self._ends[at - 1] > begin) or (
+            at < len(self._begins) and self._begins[at] < end
+        ):
+            return False
+        if end > begin:
+            self._begins.insert(at, begin)
+            self._ends.insert(at, end)
+        return True
+
+
+def _container(root: Any, path: Path) -> Any:
+    for key in path[:-1]:
+        root = root[key]
+    return root
+
+
+def _same(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
+def _mismatch_text(
+    missing: tuple[str, ...],
+    unexpected: tuple[str, ...],
+    shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]],
+) -> str:
+    parts = []
+    if missing:
+        parts.append(f"not in the checkpoint: {_some(missing)}")
+    if unexpected:
+        parts.append(f"only in the checkpoint: {_some(unexpected)}")
+    for name, (saved, own) in list(shapes.items())[:5]:
+        parts.append(f"{name} is {saved} there and {own} here")
+    return (
+        f"the checkpoint does not fit the given state: {'; '.join(parts)}. Nothing was changed. "
+        "Use keys= to load a part, or load without into=."
+    )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

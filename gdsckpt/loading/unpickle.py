@@ -1,0 +1,200 @@
+"""Unpickle with torch, from a skeleton of the shard, handing it finished storages."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gdsckpt import native
+from gdsckpt.errors import FormatError, GdsckptError, StorageError, UnsafePickleError
+from gdsckpt.format import skeleton
+from gdsckpt.loading.restore import UserCallbackError
+from gdsckpt.loading.source import StorageHook, storage_records
+from gdsckpt.staging.shard import Shard
+
+_SMALL_RECORDS = (".data/version", "version", "byteorder", "data.pkl")
+"""All that torch reads besides storages; ``.format_version`` is left out on purpose, since with it
+torch may compute offsets instead of reading them."""
+
+_LOOKS_AT_DEVICE = (
+    b"_rebuild_wrapper_subclass",
+    b"_rebuild_device_tensor_from_numpy",
+)
+"""Rebuild functions that refuse a callable ``map_location``."""
+
+_serial = itertools.count()
+
+StorageGiver = Callable[[int, int, str], Any]
+"""(record index, nbytes, location tag) -> storage."""
+
+
+def needs_stock_torch(shard: Shard) -> str | None:
+    """Tell why only stock ``torch.load`` can unpickle a zip archive, or None."""
+    if shard.find("constants.pkl") is not None:
+        return "it is a TorchScript archive"
+    byteorder = shard.find("byteorder")
+    if byteorder is not None and shard.read_record(byteorder).decode() != sys.byteorder:
+        return "it has foreign byte order"
+    index = shard.find("data.pkl")
+    if index is not None:
+        raw = shard.read_record(index)
+        if any(name in raw for name in _LOOKS_AT_DEVICE):
+            return "it holds wrapper subclasses"
+    return None
+
+
+def looks_at_values(shard: Shard, *, weights_only: bool) -> bool:
+    """Tell whether unpickling may look at the values of tensors, not only at their shapes."""
+    index = shard.find("data.pkl")
+    if index is None or not weights_only:
+        return True
+    raw = shard.read_record(index)
+    return any(name in raw for name in (b"_rebuild_nested", b"_rebuild_sparse", b"_rebuild_njt"))
+
+
+def unpickle(shard: Shard, give: StorageGiver, *, weights_only: bool, verify: bool) -> Any:
+    """Unpickle a shard.
+
+    Args:
+        shard: An open zip archive.
+        give: Called for every storage that the pickle names.
+        weights_only: As for ``torch.load``.
+        verify: Check the pickle's checksum first.
+
+    Raises:
+        FormatError: The archive lacks a record, or the pickle is broken.
+        UnsafePickleError: The pickle needs more than ``weights_only`` allows.
+    """
+    indices = storage_records(shard)
+    small = []
+    for name in _SMALL_RECORDS:
+        index = shard.find(name)
+        if index is not None:
+            payload = shard.read_record(index, verify=verify)
+            small.append((shard.entries[index].name, payload, native.crc32(payload)))
+    if not any(name.endswith("/data.pkl") for name, _, _ in small):
+        raise FormatError(
+            f"{shard.path} is no torch checkpoint: it is a zip file without data.pkl. Pass a file "
+            "that torch.save or gdsckpt.save wrote.",
+            path=shard.path,
+            offset=0,
+        )
+    bones = skeleton.build(
+        [(shard.entries[n].name, shard.entries[n].nbytes) for n in indices], small
+    )
+    index_at = dict(zip(bones.payload_offsets, indices, strict=True))
+    name = f"gdsckpt-skeleton-{os.getpid()}-{next(_serial)}"
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        _write(fd, bones)
+        hook = _hook(name, index_at, give, shard)
+        return torch_load(f"/proc/self/fd/{fd}", hook, shard, weights_only=weights_only, mmap=True)
+    finally:
+        os.close(fd)
+
+
+def torch_load(
+    path: str, map_location: Any, shard: Shard, *, weights_only: bool, mmap: bool = False
+) -> Any:
+    """Call stock ``torch.load`` and turn what it raises into errors of ours.
+
+    Args:
+        path: What torch opens.
+        map_location: As for torch.
+        shard: The file that messages speak of.
+        weights_only: As for torch.
+        mmap: As for torch.
+    """
+    try:
+        return torch.load(path, map_location=map_location, weights_only=weights_only, mmap=mmap)
+    except (GdsckptError, MemoryError):
+        raise
+    except UserCallbackError as error:
+        raise error.cause from None
+    except pickle.UnpicklingError as error:
+        if weights_only:
+            raise UnsafePickleError(
+                f"{shard.path} was refused: its pickle needs more than tensors and plain values: "
+                f"{_first_line(error)} If you trust the file, pass weights_only=False.",
+                path=shard.path,
+                offset=0,
+            ) from error
+        raise _broken(shard, error) from error
+    except Exception as error:
+        raise _broken(shard, error) from error
+
+
+def _broken(shard: Shard, error: Exception) -> FormatError:
+    return FormatError(
+        f"{shard.path} cannot be unpickled: {type(error).__name__}: {_first_line(error)} "
+        "If a class is missing, import or install it; else use another copy.",
+        path=shard.path,
+        offset=0,
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    detail = next((line for line in lines if "WeightsUnpickler error" in line), "")
+    text = detail or (lines[0] if lines else "no message")
+    return text if text.endswith(".") else f"{text}."
+
+
+def _write(fd: int, bones: skeleton.Skeleton) -> None:
+    """Write a skeleton into a memory file; the hole between stays unallocated."""
+    try:
+        os.truncate(fd, bones.nbytes)
+        for raw, start in ((bones.head, 0), (bones.tail, bones.tail_offset)):
+            done = 0
+            while done < len(raw):
+                done += os.pwrite(fd, raw[done:], start + done)
+    except OSError as error:
+        raise StorageError(
+            f"memory file of {bones.nbytes} bytes failed: {error.strerror} (errno {error.errno}). "
+            "Free memory.",
+            op="pwrite",
+            path="memfd",
+            offset=0,
+            nbytes=bones.nbytes,
+            errno=error.errno,
+        ) from error
+
+
+def _hook(name: str, index_at: dict[int, int], give: StorageGiver, shard: Shard) -> StorageHook:
+    """Build torch's ``map_location``: from an address in the mapped skeleton to a record."""
+    base_address: list[int] = []
+
+    def hook(storage: torch.UntypedStorage, location: str) -> Any:
+        nbytes = storage.nbytes()
+        if not nbytes:
+            return give(-1, 0, location)
+        if not base_address:
+            base_address.append(_mapping_address(name))
+        index = index_at.get(storage.data_ptr() - base_address[0])
+        if index is None:
+            raise FormatError(
+                f"{shard.path} is damaged: its pickle asks for bytes that are no storage record. "
+                "Use another copy.",
+                path=shard.path,
+                offset=0,
+            )
+        return give(index, nbytes, location)
+
+    return hook
+
+
+def _mapping_address(name: str) -> int:
+    """Find where torch has mapped the memory file ``name``."""
+    with open("/proc/self/maps", "rb") as maps:  # noqa: PTH123 - a kernel file, not a path
+        marker = f"/memfd:{name} ".encode()
+        for line in maps:
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6 and (fields[5] + b" ").startswith(marker):
+                return int(line.split(b"-", 1)[0], 16) - int(fields[2], 16)
+    raise FormatError("torch did not map the skeleton; this torch version is not supported.")

@@ -1,0 +1,145 @@
+"""Save a state: pickle, plan, move, make durable."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from gdsckpt._version import __version__
+from gdsckpt.config import Config
+from gdsckpt.engine.base import Progress
+from gdsckpt.errors import ConfigError
+from gdsckpt.report import SaveReport
+from gdsckpt.staging import directory as checkpoint_directory
+from gdsckpt.staging import writer
+from gdsckpt.staging.content import Buffer, ShardContent
+from gdsckpt.staging.directory import SaveIdentity
+from gdsckpt.staging.writer import WrittenShard
+from gdsckpt.tensors.naming import tensor_entries
+from gdsckpt.tensors.pickling import pickle_state
+
+
+def save(
+    obj: object,
+    f: str | os.PathLike[str] | BinaryIO,
+    *,
+    config: Config | Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> SaveReport:
+    """Save an object so that stock ``torch.load`` opens it and every byte has a checksum.
+
+    A path holds the old file or the whole new one at any instant, and when the function returns the
+    new one is durable. A file object gets the same bytes, in order; making them durable is then the
+    caller's.
+
+    Args:
+        obj: Anything that ``torch.save`` takes. Must not change until the function returns.
+        f: Path, or a binary file object open for writing, seekable or not.
+        config: Settings; also read from ``GDSCKPT_*``.
+        progress: Called with (bytes done, bytes in all) now and then.
+
+    Returns:
+        What was written, how, and how long it took.
+
+    Raises:
+        StorageError: The save failed; a file at ``f`` is what it was before.
+        ConfigError: ``obj`` cannot be pickled, or a setting is wrong.
+    """
+    settings = Config.resolve(config, os.environ)
+    started = time.perf_counter()
+    content = content_of(obj)
+    planned = time.perf_counter()
+    if isinstance(f, (str, os.PathLike)):
+        written = writer.write_file(Path(f), content, settings, progress=progress)
+    elif callable(getattr(f, "write", None)):
+        name = str(getattr(f, "name", "")) or f"<{type(f).__name__}>"
+        written = writer.write_stream(f, content, settings, name)
+    else:
+        raise ConfigError(
+            f"f of type {type(f).__name__} is neither a path nor a binary file object.", field="f"
+        )
+    return _report(written, content, started, planned)
+
+
+def save_checkpoint(
+    obj: object,
+    directory: str | os.PathLike[str],
+    *,
+    step: int,
+    config: Config | Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> SaveReport:
+    """Save an object as a checkpoint directory: one shard, and a manifest that commits it.
+
+    An older checkpoint in the directory stays loadable until the new one is durable.
+
+    Args:
+        obj: As for :func:`save`.
+        directory: Made if absent; its parent must exist.
+        step: Training step, at least 0.
+        config: Settings; also read from ``GDSCKPT_*``.
+        progress: Called with (bytes done, bytes in all) now and then.
+
+    Raises:
+        StorageError: The save failed; a checkpoint in ``directory`` is what it was.
+        ConfigError: ``step`` or a setting is wrong.
+    """
+    if type(step) is not int or step < 0:
+        raise ConfigError(f"step must be a whole number of at least 0, got {step!r}.", field="step")
+    settings = Config.resolve(config, os.environ)
+    started = time.perf_counter()
+    content = content_of(obj)
+    planned = time.perf_counter()
+    identity = SaveIdentity(step, f"gdsckpt {__version__}")
+    _, written = checkpoint_directory.write_directory(
+        Path(directory), content, identity, settings, progress=progress
+    )
+    return _report(written, content, started, planned)
+
+
+def content_of(obj: object) -> ShardContent:
+    """Pickle an object and find the host memory of its storages.
+
+    Raises:
+        ConfigError: It cannot be pickled.
+    """
+    pickled = pickle_state(obj)
+    return ShardContent(
+        storages=[_host_buffer(storage) for storage in pickled.storages],
+        pickle=pickled.pickle,
+        tensors=tensor_entries(obj, pickled.key_of),
+    )
+
+
+def _host_buffer(storage: torch.UntypedStorage) -> Buffer:
+    """Give the host memory of a storage; other devices are copied to the host whole."""
+    if storage.device.type != "cpu":
+        storage = storage.cpu()
+    nbytes = storage.nbytes()
+    return Buffer(storage.data_ptr() if nbytes else 0, nbytes, storage)
+
+
+def _report(
+    written: WrittenShard, content: ShardContent, started: float, planned: float
+) -> SaveReport:
+    return SaveReport(
+        path=written.path,
+        nbytes=written.nbytes,
+        payload_bytes=content.payload_bytes,
+        num_tensors=len(content.tensors),
+        num_records=written.num_records,
+        seconds=time.perf_counter() - started,
+        plan_s=planned - started,
+        write_s=written.write_s,
+        sync_s=written.sync_s,
+        commit_s=written.commit_s,
+        engine=written.engine,
+        engine_reasons=written.engine_reasons,
+        direct_io=written.direct_io,
+        crc32=written.crc32,
+    )

@@ -1,0 +1,1 @@
+"""Local files: the only write path, the only read path, and the commit of a directory."""

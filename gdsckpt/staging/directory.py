@@ -1,0 +1,220 @@
+"""A checkpoint directory: shards, and one commit point, the rename of ``manifest.json``."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdsckpt.config import Config
+from gdsckpt.engine import base
+from gdsckpt.errors import (
+    CheckpointNotFoundError,
+    ConfigError,
+    FormatError,
+    storage_error_from,
+)
+from gdsckpt.format import manifest as manifest_format
+from gdsckpt.format.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME, Manifest, ShardEntry
+from gdsckpt.staging import files, reader, writer
+from gdsckpt.staging.content import ShardContent
+from gdsckpt.staging.shard import Shard
+from gdsckpt.staging.writer import WrittenShard
+
+_SHARD_NAME = re.compile(r"rank-\d{5}\.[0-9a-f]{16}\.pt")
+
+
+@dataclass(frozen=True, slots=True)
+class SaveIdentity:
+    """What a save says of itself.
+
+    Attributes:
+        step: Training step.
+        created_by: Program and version.
+    """
+
+    step: int
+    created_by: str
+
+
+def shard_name(rank: int, attempt: str) -> str:
+    """Name a shard; the attempt keeps a new save off the bytes that an old manifest names."""
+    return f"rank-{rank:05d}.{attempt}.pt"
+
+
+def write_directory(
+    directory: Path,
+    content: ShardContent,
+    identity: SaveIdentity,
+    config: Config,
+    *,
+    progress: base.Progress | None = None,
+) -> tuple[Manifest, WrittenShard]:
+    """Write a checkpoint of one rank; an older one in the same directory stays until the commit.
+
+    Two saves into one directory wait for each other.
+
+    Args:
+        directory: Made if absent.
+        content: What to write.
+        identity: Step and origin.
+        config: Settings.
+        progress: Told about bytes written.
+
+    Raises:
+        StorageError: An operation failed; the directory's checkpoint is what it was.
+    """
+    _make(directory, config)
+    with _locked(directory):
+        attempt = secrets.token_hex(8)
+        name = shard_name(0, attempt)
+        written = writer.write_file(directory / name, content, config, progress=progress)
+        entry = ShardEntry(name, written.nbytes, written.crc32, written.table_sha256)
+        manifest = Manifest(
+            step=identity.step,
+            attempt=attempt,
+            world_size=1,
+            created_by=identity.created_by,
+            wall_time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            engine=written.engine,
+            engine_reasons=written.engine_reasons,
+            shards=(entry,),
+        )
+        _commit(directory, manifest, config)
+        _remove_other_shards(directory, manifest)
+    return manifest, written
+
+
+def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
+    """Read and check the manifest of a directory.
+
+    Raises:
+        CheckpointNotFoundError: There is none: the directory is no checkpoint, or not yet.
+        FormatError: It is damaged.
+    """
+    path = Path(directory) / MANIFEST_NAME
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MANIFEST_MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointNotFoundError(
+            f"no checkpoint at {directory}: it has no {MANIFEST_NAME}, so no save into it was "
+            "completed. 'gdsckpt ls' lists what is there.",
+            path=str(directory),
+        ) from error
+    except OSError as error:
+        raise storage_error_from(error, op="open", path=str(path)) from error
+    if len(raw) > MANIFEST_MAX_BYTES:
+        raise FormatError(
+            f"{path} is larger than {MANIFEST_MAX_BYTES} bytes, which no manifest is. Use another "
+            "checkpoint.",
+            path=str(path),
+            offset=0,
+        )
+    return manifest_format.decode(raw, str(path))
+
+
+@contextlib.contextmanager
+def open_only_shard(
+    directory: str | os.PathLike[str], *, direct_io: str = "auto"
+) -> Iterator[Shard]:
+    """Open the shard of a checkpoint that one rank wrote.
+
+    Raises:
+        ConfigError: The checkpoint has several ranks.
+    """
+    manifest = read_manifest(directory)
+    if len(manifest.shards) != 1:
+        names = ", ".join(shard.name for shard in manifest.shards[:3])
+        raise ConfigError(
+            f"{os.fspath(directory)} was written by {manifest.world_size} ranks ({names}, ...). "
+            "Pass the path of one shard.",
+            field="f",
+        )
+    with open_listed_shard(directory, manifest.shards[0], direct_io=direct_io) as shard:
+        yield shard
+
+
+@contextlib.contextmanager
+def open_listed_shard(
+    directory: str | os.PathLike[str], entry: ShardEntry, *, direct_io: str = "auto"
+) -> Iterator[Shard]:
+    """Open a shard as the manifest names it: in its directory, links not followed.
+
+    Raises:
+        CheckpointNotFoundError: The shard is missing.
+        FormatError: It has not the size that the manifest names.
+    """
+    try:
+        dir_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise storage_error_from(error, op="open", path=os.fspath(directory)) from error
+    try:
+        with reader.open_shard(entry.name, direct_io=direct_io, dir_fd=dir_fd) as shard:
+            if shard.nbytes != entry.nbytes:
+                path = os.path.join(directory, entry.name)  # noqa: PTH118 - only shown
+                raise FormatError(
+                    f"{path} has {shard.nbytes} bytes, but the manifest names {entry.nbytes}. "
+                    "Use another checkpoint.",
+                    path=path,
+                    offset=min(shard.nbytes, entry.nbytes),
+                )
+            yield shard
+    finally:
+        os.close(dir_fd)
+
+
+def abandoned_shards(directory: Path, manifest: Manifest | None) -> list[Path]:
+    """List shards that no manifest names: of saves that were killed before their commit."""
+    named = {shard.name for shard in manifest.shards} if manifest else set()
+    return [
+        path
+        for path in sorted(directory.iterdir())
+        if _SHARD_NAME.fullmatch(path.name) and path.name not in named
+    ]
+
+
+def _make(directory: Path, config: Config) -> None:
+    try:
+        directory.mkdir(exist_ok=True)
+    except OSError as error:
+        raise storage_error_from(error, op="mkdir", path=str(directory)) from error
+    if config.fsync:
+        files.sync_directory(directory.parent)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # file systems without locks: nobody to wait for
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _commit(directory: Path, manifest: Manifest, config: Config) -> None:
+    target = directory / MANIFEST_NAME
+    raw = manifest_format.encode(manifest)
+    with files.temporary_file(target) as (fd, temporary):
+        try:
+            files.write_all(fd, raw)
+        except OSError as error:
+            raise storage_error_from(error, op="write", path=str(temporary)) from error
+        if config.fsync:
+            files.sync_data(fd, str(temporary))
+        files.rename_durably(temporary, target, fsync=config.fsync)
+
+
+def _remove_other_shards(directory: Path, manifest: Manifest) -> None:
+    for path in abandoned_shards(directory, manifest):
+        with contextlib.suppress(OSError):
+            path.unlink()
+    files.remove_leftovers(directory)

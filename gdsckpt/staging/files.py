@@ -1,0 +1,246 @@
+"""Open files for transfers, temporary files that are recognised, durable renames."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdsckpt import native
+from gdsckpt.errors import StorageError, storage_error_from
+
+logger = logging.getLogger(__name__)
+
+TEMPORARY_PREFIX = ".gdsckpt-tmp-"
+"""Names of files that are being written; never a checkpoint, whatever they hold."""
+
+_NEW_FILE_MODE = 0o666
+_USUAL_ALIGNMENT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file that transfers may use.
+
+    Attributes:
+        path: For messages.
+        fd: Buffered descriptor.
+        native: What the engine needs to know of it.
+        direct_refused: Why there is no direct descriptor; empty where there is one.
+    """
+
+    path: str
+    fd: int
+    native: native.File
+    direct_refused: str
+
+
+@contextlib.contextmanager
+def transfers_on(fd: int, path: str, *, writable: bool, direct_io: str) -> Iterator[OpenFile]:
+    """Add a direct-I/O descriptor to an open regular file, for as long as the block lasts.
+
+    The second descriptor is opened through ``/proc/self/fd``, so that it is the same file even
+    when another one has been renamed over its name.
+
+    Args:
+        fd: Buffered descriptor; stays the caller's.
+        path: For messages.
+        writable: Open the direct descriptor for writing too.
+        direct_io: ``"auto"`` or ``"off"``.
+    """
+    direct_fd, refused = _open_direct(fd, writable=writable, direct_io=direct_io)
+    try:
+        alignment = native.direct_alignment(fd) if direct_fd >= 0 else 0
+        if direct_fd >= 0 and alignment == 0:
+            refused = "the file system offers no direct I/O"
+        usable_fd = direct_fd if alignment else -1
+        file = native.File(path, fd, usable_fd, alignment or _USUAL_ALIGNMENT)
+        yield OpenFile(path, fd, file, refused)
+    finally:
+        if direct_fd >= 0:
+            os.close(direct_fd)
+
+
+def _open_direct(fd: int, *, writable: bool, direct_io: str) -> tuple[int, str]:
+    if direct_io == "off":
+        return -1, "switched off by the setting direct_io=off"
+    flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_DIRECT | os.O_CLOEXEC
+    try:
+        return os.open(f"/proc/self/fd/{fd}", flags), ""
+    except OSError as error:
+        return -1, f"open with O_DIRECT failed: {os.strerror(error.errno or 0)}"
+
+
+@contextlib.contextmanager
+def temporary_file(target: Path) -> Iterator[tuple[int, Path]]:
+    """Make a temporary file beside ``target``; it is gone after the block unless renamed.
+
+    The descriptor holds a flock: a temporary file that nobody has locked is a leftover of a killed
+    process, and is removed when the same target is saved again.
+
+    Yields:
+        (descriptor open for reading and writing, path).
+
+    Raises:
+        StorageError: The directory is missing, full or read-only.
+    """
+    remove_leftovers(target.parent, _temporary_stem(target))
+    fd, temporary = _create_locked(target)
+    try:
+        yield fd, temporary
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # renamed: the normal end
+            temporary.unlink()
+        os.close(fd)
+
+
+def _create_locked(target: Path) -> tuple[int, Path]:
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    while True:
+        temporary = target.parent / f"{_temporary_stem(target)}{secrets.token_hex(8)}"
+        try:
+            fd = os.open(temporary, flags, _NEW_FILE_MODE)
+        except OSError as error:
+            raise storage_error_from(error, op="open", path=str(temporary)) from error
+        if _lock(fd) and os.fstat(fd).st_nlink:
+            return fd, temporary
+        os.close(fd)  # another save took it for a leftover before it was locked
+
+
+def _temporary_stem(target: Path) -> str:
+    """Give the beginning of the names of a target's temporary files.
+
+    A hash, since a target may have the longest name that the file system allows.
+    """
+    digest = hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()
+    return f"{TEMPORARY_PREFIX}{digest}-"
+
+
+def _lock(fd: int) -> bool:
+    """Take the lock that marks a temporary file as being written."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+            return False
+        logger.debug("flock refused fd=%d errno=%s", fd, error.errno)
+        return True  # a file system without locks: nothing can tell, so nobody is in the way
+    return True
+
+
+def leftovers(directory: Path, stem: str = TEMPORARY_PREFIX) -> list[Path]:
+    """List temporary files that no living process is writing.
+
+    Args:
+        directory: Where to look, not below.
+        stem: Beginning of the names.
+    """
+    return _visit_leftovers(directory, stem, remove=False)
+
+
+def remove_leftovers(directory: Path, stem: str = TEMPORARY_PREFIX) -> list[Path]:
+    """Remove what :func:`leftovers` lists, and say so in the log."""
+    return _visit_leftovers(directory, stem, remove=True)
+
+
+def _visit_leftovers(directory: Path, stem: str, *, remove: bool) -> list[Path]:
+    try:
+        candidates = sorted(directory.glob(f"{stem}*"))
+    except OSError:
+        return []
+    return [path for path in candidates if _visit_leftover(path, remove=remove)]
+
+
+def _visit_leftover(path: Path, *, remove: bool) -> bool:
+    """Tell whether nobody writes ``path``; remove it while its lock is held, if asked."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return False
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if remove:
+            path.unlink()
+            logger.warning("removed %s, left by a save that was killed", path)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(fd)
+
+
+def sync_data(fd: int, path: str) -> None:
+    """Make a file's bytes and size durable. A failure means that the file is lost."""
+    try:
+        os.fdatasync(fd)
+    except OSError as error:
+        raise storage_error_from(error, op="fdatasync", path=path) from error
+
+
+def rename_durably(source: Path, target: Path, *, fsync: bool) -> None:
+    """Rename ``source`` over ``target`` and make the directory entry durable.
+
+    Raises:
+        StorageError: The rename failed: ``target`` is what it was. Or the sync of the directory
+            failed: then the new file has its name, but may lose it in a power failure.
+    """
+    try:
+        source.replace(target)
+    except OSError as error:
+        raise storage_error_from(error, op="rename", path=str(target)) from error
+    if fsync:
+        sync_directory(target.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the entries of a directory durable."""
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise storage_error_from(error, op="open", path=str(directory)) from error
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems cannot sync a directory
+            raise storage_error_from(error, op="fsync", path=str(directory)) from error
+        logger.debug("fsync of directory refused path=%s", directory)
+    finally:
+        os.close(fd)
+
+
+def check_free_space(fd: int, path: str, nbytes: int) -> None:
+    """Refuse a save that cannot fit, before anything is written.
+
+    Raises:
+        StorageError: ``errno`` is ENOSPC.
+    """
+    info = os.fstatvfs(fd)
+    free_bytes = info.f_bavail * info.f_frsize
+    if info.f_blocks and free_bytes < nbytes:
+        raise StorageError(
+            f"save of {nbytes} bytes to {path} cannot fit: {free_bytes} bytes are free on its file "
+            f"system (errno {errno.ENOSPC}). Free space there or save elsewhere.",
+            op="save",
+            path=path,
+            offset=0,
+            nbytes=nbytes,
+            errno=errno.ENOSPC,
+        )
+
+
+def write_all(fd: int, raw: bytes, offset: int = 0) -> None:
+    """Write all of ``raw`` at ``offset``; short writes are continued, OSError is the caller's."""
+    done = 0
+    while done < len(raw):
+        done += os.pwrite(fd, raw[done:], offset + done)

@@ -1,0 +1,1 @@
+"""torch objects as bytes and names: pickling, storages, paths in a nest."""

@@ -1,0 +1,136 @@
+"""Names for the leaves of a nest: where in the saved state a tensor stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from gdsckpt.errors import ConfigError
+from gdsckpt.format.table import TensorEntry
+
+Path: TypeAlias = tuple[Any, ...]
+"""Keys and indices from the root to a leaf."""
+
+KeySelection: TypeAlias = str | Iterable[str] | Callable[[str], bool]
+"""Prefixes of names (whole components), or a predicate on the name."""
+
+
+def name_of(path: Path) -> str:
+    """Join a path by dots: ``("model", "layers.0.weight")`` is ``model.layers.0.weight``."""
+    return ".".join(str(part) for part in path)
+
+
+def children_of(node: Any, *, enter_modules: bool = True) -> Iterator[tuple[Any, Any]] | None:
+    """Give (key, child) of a container, or None for a leaf."""
+    if isinstance(node, Mapping):
+        return iter(node.items())
+    if isinstance(node, (list, tuple)):
+        return iter(enumerate(node))
+    if enter_modules and isinstance(node, torch.nn.Module):
+        return _module_tensors(node)
+    return None
+
+
+def walk(root: Any, *, enter_modules: bool = True) -> Iterator[tuple[Path, Any]]:
+    """Give (path, leaf) of every leaf of a nest of mappings, lists, tuples and modules.
+
+    Empty containers are leaves. A container that contains itself is entered once only.
+    """
+    stack: list[tuple[Path, Any, frozenset[int]]] = [((), root, frozenset())]
+    while stack:
+        path, node, parents = stack.pop()
+        children = None if id(node) in parents else children_of(node, enter_modules=enter_modules)
+        below = [] if children is None else list(children)
+        if not below:
+            yield path, node
+            continue
+        inside = parents | {id(node)}
+        stack.extend(((*path, key), child, inside) for key, child in reversed(below))
+
+
+def selector(keys: KeySelection | None) -> Callable[[str], bool]:
+    """Turn ``keys=`` of :func:`gdsckpt.load` into a predicate on names.
+
+    Raises:
+        ConfigError: ``keys`` is neither strings nor a callable.
+    """
+    if keys is None:
+        return lambda name: True
+    if callable(keys):
+        return keys
+    prefixes = (keys,) if isinstance(keys, str) else tuple(keys)
+    if not all(isinstance(prefix, str) for prefix in prefixes):
+        raise ConfigError(
+            f"keys must be name prefixes or a predicate, got {prefixes!r}. Pass strings such as "
+            "'model' or a callable that takes a name.",
+            field="keys",
+        )
+    dotted = tuple(f"{prefix.rstrip('.')}." for prefix in prefixes)
+    return lambda name: f"{name}.".startswith(dotted)
+
+
+def tensor_entries(root: Any, key_of: Mapping[int, int]) -> tuple[TensorEntry, ...]:
+    """List the named tensors of a state for the chunk table.
+
+    Args:
+        root: The state that was pickled.
+        key_of: ``_cdata`` of each saved storage to its record key.
+
+    Returns:
+        One entry per plain strided tensor; sparse, nested and wrapper tensors by their parts.
+    """
+    entries: list[TensorEntry] = []
+    for path, leaf in walk(root):
+        if isinstance(leaf, torch.Tensor):
+            for part_path, part in _parts(path, leaf):
+                entry = _entry(name_of(part_path), part, key_of)
+                if entry is not None:
+                    entries.append(entry)
+    return tuple(entries)
+
+
+def _entry(name: str, tensor: torch.Tensor, key_of: Mapping[int, int]) -> TensorEntry | None:
+    if not torch._C._has_storage(tensor):
+        return None
+    record = key_of.get(tensor.untyped_storage()._cdata)
+    if record is None:
+        return None
+    return TensorEntry(
+        name=name,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=tuple(tensor.shape),
+        strides=None if tensor.is_contiguous() else tensor.stride(),
+        record=record,
+        byte_offset=int(tensor.storage_offset()) * tensor.dtype.itemsize,
+    )
+
+
+def _parts(path: Path, tensor: torch.Tensor) -> Iterator[tuple[Path, torch.Tensor]]:
+    """Give the strided tensors that a tensor is made of, each with its path."""
+    if is_traceable_wrapper_subclass(cast("object", tensor)):
+        names: list[str] = cast("Any", tensor).__tensor_flatten__()[0]
+        for name in names:
+            yield from _parts((*path, name), getattr(tensor, name))
+    elif tensor.layout == torch.sparse_coo:
+        yield (*path, "indices"), tensor._indices()
+        yield (*path, "values"), tensor._values()
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        yield (*path, "crow_indices"), tensor.crow_indices()
+        yield (*path, "col_indices"), tensor.col_indices()
+        yield (*path, "values"), tensor.values()
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        yield (*path, "ccol_indices"), tensor.ccol_indices()
+        yield (*path, "row_indices"), tensor.row_indices()
+        yield (*path, "values"), tensor.values()
+    elif tensor.is_nested:
+        yield (*path, "values"), tensor.values()
+    elif tensor.layout == torch.strided:
+        yield path, tensor
+
+
+def _module_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)

@@ -1,0 +1,178 @@
+"""Verify files and directories: every byte against its checksum, without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gdsckpt.config import Config
+from gdsckpt.engine.base import Progress
+from gdsckpt.engine.registry import choose_engine
+from gdsckpt.errors import CheckpointNotFoundError, FormatError, ShortTransferError
+from gdsckpt.format.manifest import ShardEntry
+from gdsckpt.report import Damage, VerifyReport
+from gdsckpt.staging import directory, indexing, reader, scanning
+from gdsckpt.staging.shard import TABLE_NAME, Origin, Shard
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    config: Config | Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Check every byte of a file or checkpoint directory against its checksums.
+
+    Args:
+        path: A file, or a directory with a ``manifest.json``.
+        config: Settings; also read from ``GDSCKPT_*``.
+        progress: Called with (bytes done, bytes in all) now and then; per shard.
+
+    Returns:
+        ``ok`` is True (whole), False (see ``damaged``), or None: a file that gdsckpt did not write,
+        whose zip checksums, where it has any, are right.
+
+    Raises:
+        CheckpointNotFoundError: There is nothing at ``path``.
+        FormatError: It is no checkpoint of any kind.
+        StorageError: Reading failed.
+    """
+    settings = Config.resolve(config, os.environ)
+    if Path(path).is_dir():
+        return _verify_directory(os.fspath(path), settings, progress)
+    shown = os.fspath(path)
+    try:
+        with reader.open_shard(path, direct_io=settings.direct_io) as shard:
+            return _verify_shard(shard, settings, progress)[0]
+    except (FormatError, ShortTransferError) as error:
+        if isinstance(error, _NotACheckpointError):
+            raise
+        return _damaged_report(shown, error)
+
+
+class _NotACheckpointError(FormatError):
+    """Raised for files of another kind: there is nothing to verify."""
+
+
+def _verify_shard(
+    shard: Shard, config: Config, progress: Progress | None
+) -> tuple[VerifyReport, int | None]:
+    """Verify an open file; gives the report and, for our own files, the CRC-32 of all of it."""
+    if shard.origin is Origin.NO_ZIP:
+        return _verify_legacy(shard), None
+    slab_bytes = shard.read_table().chunk_bytes if shard.origin is Origin.GDSCKPT else None
+    engine = choose_engine(config, slab_bytes=slab_bytes).engine
+    found = scanning.scan(shard, engine, progress)
+    ok: bool | None = True
+    reason = ""
+    if found.damaged:
+        ok = False
+        reason = f"{len(found.damaged)} damaged: {found.damaged[0]}"
+    elif shard.origin is Origin.FOREIGN_ZIP:
+        ok = None
+        reason = "not written by gdsckpt: " + (
+            f"{found.num_unchecked} records carry no checksum"
+            if found.num_unchecked
+            else "zip checksums are right, all other bytes have none"
+        )
+    return (
+        VerifyReport(
+            path=shard.path,
+            ok=ok,
+            reason=reason,
+            nbytes=shard.nbytes,
+            checked_bytes=found.checked_bytes,
+            num_chunks=found.num_chunks,
+            damaged=found.damaged,
+        ),
+        found.crc32,
+    )
+
+
+def _verify_legacy(shard: Shard) -> VerifyReport:
+    try:
+        indexing.require_legacy(shard)
+    except FormatError as error:
+        raise _NotACheckpointError(str(error), path=shard.path, offset=0) from None
+    return VerifyReport(
+        path=shard.path,
+        ok=None,
+        reason="a legacy torch file, which carries no checksums",
+        nbytes=shard.nbytes,
+        checked_bytes=0,
+        num_chunks=0,
+    )
+
+
+def _verify_directory(path: str, config: Config, progress: Progress | None) -> VerifyReport:
+    try:
+        manifest = directory.read_manifest(path)
+    except CheckpointNotFoundError:
+        raise
+    except FormatError as error:
+        return _damaged_report(path, error)
+    shards = tuple(_verify_listed(path, entry, config, progress) for entry in manifest.shards)
+    bad = [shard for shard in shards if not shard.ok]
+    return VerifyReport(
+        path=path,
+        ok=not bad,
+        reason=f"{len(bad)} of {len(shards)} shards damaged: {bad[0].reason}" if bad else "",
+        nbytes=sum(shard.nbytes for shard in shards),
+        checked_bytes=sum(shard.checked_bytes for shard in shards),
+        num_chunks=sum(shard.num_chunks for shard in shards),
+        damaged=tuple(damage for shard in shards for damage in shard.damaged),
+        shards=shards,
+    )
+
+
+def _verify_listed(
+    path: str, entry: ShardEntry, config: Config, progress: Progress | None
+) -> VerifyReport:
+    shown = os.path.join(path, entry.name)  # noqa: PTH118 - only shown
+    try:
+        with directory.open_listed_shard(path, entry, direct_io=config.direct_io) as shard:
+            report, crc32 = _verify_shard(shard, config, progress)
+            if report.ok is False:
+                return report
+            _require_as_listed(shard, entry, crc32)
+            return report
+    except (FormatError, ShortTransferError, CheckpointNotFoundError) as error:
+        return _damaged_report(shown, error)
+
+
+def _require_as_listed(shard: Shard, entry: ShardEntry, crc32: int | None) -> None:
+    """Refuse a shard that is whole in itself, but not the one that the manifest names.
+
+    Raises:
+        FormatError: Checksums differ.
+    """
+    index = shard.find(TABLE_NAME)
+    table = b"" if index is None else shard.read_record(index)
+    if crc32 != entry.crc32 or hashlib.sha256(table).hexdigest() != entry.table_sha256:
+        raise FormatError(
+            f"{shard.path} is not the shard that the manifest names: its checksum differs. "
+            "Use another checkpoint.",
+            path=shard.path,
+            offset=0,
+        )
+
+
+def _damaged_report(path: str, error: Exception) -> VerifyReport:
+    """Report damage that keeps a file from being read any further."""
+    offset = getattr(error, "offset", None) or 0
+    nbytes = Path(path).stat().st_size if Path(path).is_file() else 0
+    damage = Damage(
+        path=path, offset=offset, nbytes=max(0, nbytes - offset), tensors=(), what=str(error)
+    )
+    return VerifyReport(
+        path=path,
+        ok=False,
+        reason=str(error),
+        nbytes=nbytes,
+        checked_bytes=0,
+        num_chunks=0,
+        damaged=(damage,),
+    )
