@@ -5,19 +5,28 @@ import sysconfig
 from pathlib import Path
 
 import pybind11
-from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext, naive_recompile
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import setup
-
-# Objects are compiled side by side, and again only when their source is newer. A changed header
-# (`depends`) makes setuptools rebuild everything.
-ParallelCompile(
-    "GDSCKPT_BUILD_JOBS", default=os.cpu_count() or 1, needs_recompile=naive_recompile
-).install()
 
 CSRC = Path("csrc")
 LAYERS = ("core", "engine", "bindings")
 SOURCES = sorted(str(path) for layer in LAYERS for path in CSRC.glob(f"{layer}/*.cpp"))
 HEADERS = sorted(str(path) for layer in LAYERS for path in CSRC.glob(f"{layer}/*.hpp"))
+
+
+def needs_recompile(object_path: str, source_path: str) -> bool:
+    """Tell whether a source, or any header, is newer than the object made of it."""
+    compiled = Path(object_path)
+    if not compiled.exists():
+        return True
+    newest = max(Path(path).stat().st_mtime for path in (source_path, *HEADERS))
+    return newest > compiled.stat().st_mtime
+
+
+ParallelCompile(
+    "GDSCKPT_BUILD_JOBS", default=os.cpu_count() or 1, needs_recompile=needs_recompile
+).install()
+
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion"]
 # As system headers (which wins over -I), so that the warnings are about our own code.
 FOREIGN_HEADERS = [pybind11.get_include(), sysconfig.get_paths()["include"]]
