@@ -1,0 +1,1 @@
+"""Benchmarks of gdsckpt beside what people use today, and beside the drive itself."""
