@@ -113,7 +113,9 @@ def _parts(path: Path, tensor: torch.Tensor) -> Iterator[tuple[Path, torch.Tenso
     if is_traceable_wrapper_subclass(cast("object", tensor)):
         names: list[str] = cast("Any", tensor).__tensor_flatten__()[0]
         for name in names:
-            yield from _parts((*path, name), getattr(tensor, name))
+            part = getattr(tensor, name)
+            if isinstance(part, torch.Tensor):  # a DTensor also names its mesh
+                yield from _parts((*path, name), part)
     elif tensor.layout == torch.sparse_coo:
         yield (*path, "indices"), tensor._indices()
         yield (*path, "values"), tensor._values()

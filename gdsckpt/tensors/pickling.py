@@ -10,10 +10,14 @@ from typing import Any
 import torch
 from torch._utils import _rebuild_tensor_v2, _rebuild_tensor_v3
 
-from gdsckpt.errors import ConfigError
+from gdsckpt.errors import ConfigError, GdsckptError
 
 PICKLE_PROTOCOL = 2
 """The protocol of ``torch.save`` and the one that its ``weights_only`` unpickler knows best."""
+
+
+_TYPED_STORAGE_DTYPES = frozenset(torch.storage._dtype_to_storage_type_map())
+"""dtypes that have a typed storage, which torch's older rebuild function needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,9 @@ def pickle_state(obj: object) -> PickledState:
     pickler = _StatePickler(buffer)
     try:
         pickler.dump(obj)
-    except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
+    except (GdsckptError, MemoryError):
+        raise
+    except Exception as error:  # __reduce__ is anybody's code
         raise ConfigError(
             f"the state cannot be pickled: {type(error).__name__}: {error}. Leave the object out, "
             "or save what is needed to rebuild it.",
@@ -95,6 +101,8 @@ class _StatePickler(pickle.Pickler):
         """Tell whether the storage's own dtype would mislead the reader about this view."""
         if tensor.layout != torch.strided or not torch._C._has_storage(tensor):
             return False
+        if tensor.dtype not in _TYPED_STORAGE_DTYPES:
+            return True
         storage = tensor.untyped_storage()
         if storage.nbytes() % tensor.dtype.itemsize:
             return True  # a typed storage would lose the last bytes, which other views may need
