@@ -13,6 +13,7 @@ from gdsckpt._version import __version__
 if TYPE_CHECKING:
     from gdsckpt import errors as errors
     from gdsckpt.config import Config as Config
+    from gdsckpt.engine.probe import probe as probe
     from gdsckpt.loading import load as load
     from gdsckpt.report import SaveReport as SaveReport
     from gdsckpt.report import VerifyReport as VerifyReport
@@ -25,6 +26,7 @@ _HOME_OF = {
     "SaveReport": "gdsckpt.report",
     "VerifyReport": "gdsckpt.report",
     "load": "gdsckpt.loading",
+    "probe": "gdsckpt.engine.probe",
     "save": "gdsckpt.saving",
     "save_checkpoint": "gdsckpt.saving",
     "verify": "gdsckpt.verifying",

@@ -1,0 +1,306 @@
+"""Find checkpoints and the leftovers of killed saves below a directory, without torch."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gdsckpt.cli.facts import kind_of
+from gdsckpt.errors import (
+    CheckpointNotFoundError,
+    FormatError,
+    GdsckptError,
+    ShortTransferError,
+    storage_error_from,
+)
+from gdsckpt.format.manifest import MANIFEST_NAME, Manifest
+from gdsckpt.staging import directory as checkpoints
+from gdsckpt.staging import files, reader
+from gdsckpt.staging.shard import Origin, Shard
+
+COMPLETE = "complete"
+DAMAGED = "damaged structure"
+LEFTOVER = "leftover"
+NO_MANIFEST = "no manifest"
+NO_CHECKPOINT = "no checkpoint"
+UNREADABLE = "unreadable"
+WRITING = "being written"
+
+_ZIP_BEGINNING = b"PK\x03\x04"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One thing that was found.
+
+    Attributes:
+        path: As the user would name it.
+        kind: ``checkpoint`` (a directory), a kind of file, ``temporary``, ``shard`` or ``other``.
+        state: One of the constants of this module.
+        reason: Why it is not complete; empty where it is.
+        step: Training step, from a manifest.
+        nbytes: Bytes of the file or of all shards of the directory.
+        num_tensors: Named tensors; None where the file does not tell.
+        engine: From a manifest.
+        modified_s: Time of the last change, seconds since 1970.
+    """
+
+    path: str
+    kind: str
+    state: str
+    reason: str = ""
+    step: int | None = None
+    nbytes: int | None = None
+    num_tensors: int | None = None
+    engine: str | None = None
+    modified_s: float | None = None
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the last change, at least 0."""
+        return None if self.modified_s is None else max(0.0, time.time() - self.modified_s)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give all of it as values that JSON has."""
+        return {**asdict(self), "age_s": self.age_s}
+
+
+def rows_of(path: Path) -> list[Row]:
+    """List what a path holds: a file, a checkpoint directory, or a directory of both.
+
+    Raises:
+        CheckpointNotFoundError: There is nothing at ``path``.
+        StorageError: It cannot be looked at.
+    """
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            names = sorted(os.listdir(path))  # noqa: PTH208 - plain names, undecodable ones too
+    except FileNotFoundError as error:
+        raise CheckpointNotFoundError(
+            f"nothing at {path}: {os.strerror(errno.ENOENT)}. Check the path.", path=path
+        ) from error
+    except OSError as error:
+        raise storage_error_from(error, op="stat", path=path) from error
+    if not stat.S_ISDIR(mode):
+        return [_file_row(path) if stat.S_ISREG(mode) else _special_row(path)]
+    if _is_checkpoint(path, names):
+        return _checkpoint_rows(path)
+    rows: list[Row] = []
+    for name in names:
+        rows.extend(_entry_rows(path / name))
+    return rows
+
+
+def remove_leftovers(path: Path) -> list[Path]:
+    """Remove the leftovers that :func:`rows_of` lists; gives what was removed.
+
+    Files that a living process writes are kept, and so is everything in a directory whose manifest
+    cannot be read: it may name them.
+    """
+    if not path.is_dir():
+        return []
+    below = [entry for entry in sorted(path.iterdir()) if not entry.is_symlink() and _is_dir(entry)]
+    removed: list[Path] = []
+    for where in (path, *below):
+        removed.extend(files.remove_leftovers(where))
+        removed.extend(_remove_abandoned(where))
+    return removed
+
+
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _is_checkpoint(where: Path, names: list[str]) -> bool:
+    return MANIFEST_NAME in names or bool(checkpoints.abandoned_shards(where, None))
+
+
+def _remove_abandoned(where: Path) -> list[Path]:
+    """Remove shards that no manifest names, while no save into the directory is under way."""
+    removed: list[Path] = []
+    try:
+        with _lock(where, fcntl.LOCK_EX):
+            for shard in _abandoned(where):
+                shard.unlink()
+                removed.append(shard)
+    except (OSError, FormatError):  # being saved to, no locks, or a manifest that cannot be read
+        return removed
+    return removed
+
+
+@contextlib.contextmanager
+def _lock(where: Path, kind: int) -> Iterator[None]:
+    """Hold the lock that a save into a directory holds, or raise BlockingIOError at once."""
+    fd = os.open(where, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _abandoned(where: Path) -> list[Path]:
+    manifest: Manifest | None
+    try:
+        manifest = checkpoints.read_manifest(where)
+    except CheckpointNotFoundError:
+        manifest = None
+    return checkpoints.abandoned_shards(where, manifest)
+
+
+def _entry_rows(path: Path) -> list[Row]:
+    """Give the rows of one name in a directory; what is no checkpoint gives none."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        if error.errno == errno.ENOENT and not path.is_symlink():
+            return []  # gone since the directory was read
+        return [_unreadable(path, error)]
+    if stat.S_ISDIR(mode):
+        try:
+            names = os.listdir(path)  # noqa: PTH208 - plain names, undecodable ones too
+        except OSError as error:
+            return [_unreadable(path, error)]
+        if _is_checkpoint(path, names):
+            return _checkpoint_rows(path)
+        return _temporary_rows(path, names)
+    if not stat.S_ISREG(mode):
+        return []  # a pipe would block, a device may do anything
+    row = _file_row(path)
+    return [] if row.state == NO_CHECKPOINT else [row]
+
+
+def _special_row(path: Path) -> Row:
+    """Give the row of a pipe or device, which is not opened: it might block for ever."""
+    reason = f"{path} is no regular file"
+    return Row(path=str(path), kind="other", state=NO_CHECKPOINT, reason=reason)
+
+
+def _temporary_rows(where: Path, names: list[str]) -> list[Row]:
+    return [_file_row(where / n) for n in sorted(names) if n.startswith(files.TEMPORARY_PREFIX)]
+
+
+def _checkpoint_rows(where: Path) -> list[Row]:
+    """Give the row of a checkpoint directory, and one per leftover in it."""
+    rows = [_checkpoint_row(where)]
+    rows.extend(_temporary_rows(where, os.listdir(where)))  # noqa: PTH208
+    try:
+        abandoned = _abandoned(where)
+    except GdsckptError:
+        return rows  # the damaged manifest is the row above; it may name these shards
+    state, reason = LEFTOVER, "no manifest names it, so its save was not completed"
+    if abandoned:
+        try:
+            with _lock(where, fcntl.LOCK_SH):
+                abandoned = _abandoned(where)
+        except OSError:
+            state, reason = WRITING, "a save into the directory is under way"
+    rows.extend(_bare_row(path, "shard", state, reason) for path in abandoned)
+    return rows
+
+
+def _checkpoint_row(where: Path) -> Row:
+    try:
+        manifest = checkpoints.read_manifest(where)
+    except CheckpointNotFoundError:
+        reason = f"{where} has no {MANIFEST_NAME}: no save into it was completed"
+        return _bare_row(where, "checkpoint", NO_MANIFEST, reason)
+    except FormatError as error:
+        return _bare_row(where, "checkpoint", DAMAGED, str(error))
+    except OSError as error:
+        return _unreadable(where, error)
+    state, reason, num_tensors = COMPLETE, "", 0
+    for entry in manifest.shards:
+        try:
+            with checkpoints.open_listed_shard(where, entry) as shard:
+                num_tensors += _num_tensors(shard) or 0
+        except (FormatError, ShortTransferError, CheckpointNotFoundError) as error:
+            state, reason = DAMAGED, str(error)
+        except OSError as error:
+            return _unreadable(where, error)
+    return Row(
+        path=str(where),
+        kind="checkpoint",
+        state=state,
+        reason=reason,
+        step=manifest.step,
+        nbytes=sum(entry.nbytes for entry in manifest.shards),
+        num_tensors=None if state == DAMAGED else num_tensors,
+        engine=manifest.engine,
+        modified_s=_modified_s(where / MANIFEST_NAME),
+    )
+
+
+def _file_row(path: Path) -> Row:
+    if path.name.startswith(files.TEMPORARY_PREFIX):
+        if path in files.leftovers(path.parent, path.name):
+            reason = "a save was killed while it wrote this file"
+            return _bare_row(path, "temporary", LEFTOVER, reason)
+        return _bare_row(path, "temporary", WRITING, "a living process writes it")
+    try:
+        with reader.open_shard(path) as shard:
+            return _shard_row(path, shard)
+    except (FormatError, ShortTransferError) as error:
+        return _bare_row(path, "gdsckpt", DAMAGED, str(error))
+    except OSError as error:
+        return _unreadable(path, error)
+
+
+def _shard_row(path: Path, shard: Shard) -> Row:
+    try:
+        kind = kind_of(shard)
+    except FormatError as error:
+        if os.pread(shard.fd, len(_ZIP_BEGINNING), 0) == _ZIP_BEGINNING:
+            return _bare_row(path, "zip", DAMAGED, str(error))
+        return _bare_row(path, "other", NO_CHECKPOINT, str(error))
+    if kind == "zip":
+        reason = f"{path} is a zip archive without data.pkl, so torch did not write it"
+        return _bare_row(path, kind, NO_CHECKPOINT, reason)
+    return Row(
+        path=str(path),
+        kind=kind,
+        state=COMPLETE,
+        nbytes=shard.nbytes,
+        num_tensors=_num_tensors(shard),
+        modified_s=_modified_s(path),
+    )
+
+
+def _num_tensors(shard: Shard) -> int | None:
+    return len(shard.read_table().tensors) if shard.origin is Origin.GDSCKPT else None
+
+
+def _unreadable(path: Path, error: OSError) -> Row:
+    why = f"{path}: {os.strerror(error.errno)}" if error.errno else str(error)
+    return Row(path=str(path), kind="other", state=UNREADABLE, reason=why)
+
+
+def _bare_row(path: Path, kind: str, state: str, reason: str) -> Row:
+    is_file = path.is_file()
+    return Row(
+        path=str(path),
+        kind=kind,
+        state=state,
+        reason=reason,
+        nbytes=path.stat().st_size if is_file else None,
+        modified_s=_modified_s(path),
+    )
+
+
+def _modified_s(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None

@@ -1,0 +1,95 @@
+"""List checkpoints: files of gdsckpt and torch, checkpoint directories, leftovers of killed saves.
+
+Of a directory, its files and the checkpoint directories in it are listed; nothing below those.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gdsckpt.cli import listing, output
+from gdsckpt.cli.exits import Exit, worst
+from gdsckpt.cli.listing import Row
+from gdsckpt.errors import GdsckptError
+from gdsckpt.units import format_bytes, format_duration
+
+_EXPLAINED = (listing.DAMAGED, listing.UNREADABLE, listing.NO_MANIFEST, listing.NO_CHECKPOINT)
+"""States whose reason is printed; the others say it themselves."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "paths", nargs="*", default=["."], metavar="PATH", help="file or directory (default: .)"
+    )
+    parser.add_argument(
+        "--remove-leftovers",
+        action="store_true",
+        help="delete what saves left that were killed; never what a living process writes",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List each path; one that cannot be looked at does not keep the others from it."""
+    rows: list[Row] = []
+    removed: list[Path] = []
+    codes: list[Exit] = []
+    for text in arguments.paths:
+        path = Path(text)
+        try:
+            if arguments.remove_leftovers:
+                removed.extend(listing.remove_leftovers(path))
+            rows.extend(listing.rows_of(path))
+        except (GdsckptError, OSError) as exc:
+            if arguments.debug:
+                output.traceback(exc)
+            output.error(output.error_text(exc))
+            codes.append(Exit.FAILED)
+    if arguments.json:
+        output.json_document(
+            {"entries": [row.as_dict() for row in rows], "removed": [str(p) for p in removed]}
+        )
+        return worst(codes)
+    for path in removed:
+        output.line(f"removed {path}")
+    if rows:
+        _print(rows)
+    elif not codes:
+        output.note(f"no checkpoints in {', '.join(arguments.paths)}")
+    return worst(codes)
+
+
+def _print(rows: list[Row]) -> None:
+    output.table(
+        ("name", "kind", "step", "bytes", "tensors", "age", "engine", "state"),
+        (
+            (
+                row.path,
+                row.kind,
+                _or_dash(row.step),
+                "-" if row.nbytes is None else format_bytes(row.nbytes),
+                _or_dash(row.num_tensors),
+                "-" if row.age_s is None else format_duration(row.age_s),
+                _or_dash(row.engine),
+                row.state,
+            )
+            for row in rows
+        ),
+        right=(2, 3, 4, 5),
+    )
+    for row in rows:
+        if row.state in _EXPLAINED:
+            output.line(f"{row.state}: {row.reason}")
+    leftover = [row for row in rows if row.state == listing.LEFTOVER]
+    if leftover:
+        nbytes = sum(row.nbytes or 0 for row in leftover)
+        output.note(
+            f"{len(leftover)} leftovers of {format_bytes(nbytes)}; "
+            "'gdsckpt ls --remove-leftovers' deletes them"
+        )
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
