@@ -181,7 +181,8 @@ class Engine:
     Transfers are queued and run in the order given. ``extents`` is a C-contiguous buffer of
     unsigned 64-bit numbers, rows of (address, nbytes, file_offset, crc_offset), ascending by
     file_offset and not overlapping. Their memory must stay valid until the transfer has ended. In
-    a forked child every method raises EngineUnavailableError; a child may make its own engine.
+    a forked child every method raises EngineUnavailableError; a child may make its own engine. An
+    engine that is left open is closed when the interpreter ends (atexit).
     """
 
     def __init__(self, *, io_threads: int, slab_bytes: int, num_slabs: int) -> None:

@@ -151,19 +151,45 @@ HandlePtr scan(PinnedEngine& engine, std::shared_ptr<File> file, std::uint64_t b
       engine.scan(std::move(file), FileRange{begin, end}, chunk_bytes));
 }
 
+/// The engines alive, for the end of the interpreter. Used with the GIL; never destroyed, as static
+/// destructors run when threads may still be at work.
+std::vector<std::weak_ptr<PinnedEngine>>& engines() {
+  static auto* const list = new std::vector<std::weak_ptr<PinnedEngine>>();
+  return *list;
+}
+
+std::shared_ptr<PinnedEngine> make_engine(std::size_t io_threads, std::size_t slab_bytes,
+                                          std::size_t num_slabs) {
+  const PinnedEngineOptions options{io_threads, slab_bytes, num_slabs};
+  auto engine = std::make_shared<PinnedEngine>(options);
+  auto& list = engines();
+  list.erase(std::remove_if(list.begin(), list.end(),
+                            [](const auto& pointer) { return pointer.expired(); }),
+             list.end());
+  list.push_back(engine);
+  return engine;
+}
+
+/// Ends what runs before the interpreter frees the memory of its globals, in whatever order.
+void close_engines() {
+  const auto list = std::exchange(engines(), {});
+  const py::gil_scoped_release no_gil;
+  for (const std::weak_ptr<PinnedEngine>& pointer : list)
+    if (const auto engine = pointer.lock(); engine != nullptr && !engine->is_forked()) {
+      engine->close();
+    }
+}
+
 }  // namespace
 
 void bind_engine(py::module_& module) {
   bind_file(module);
   bind_transfer(module);
-  py::class_<PinnedEngine>(module, "Engine", "Threads and slabs that move bytes.",
-                           py::release_gil_before_calling_cpp_dtor())
-      .def(py::init([](std::size_t io_threads, std::size_t slab_bytes, std::size_t num_slabs) {
-             const py::gil_scoped_release no_gil;
-             return std::make_unique<PinnedEngine>(
-                 PinnedEngineOptions{io_threads, slab_bytes, num_slabs});
-           }),
-           py::kw_only(), "io_threads"_a, "slab_bytes"_a, "num_slabs"_a)
+  py::module_::import("atexit").attr("register")(py::cpp_function(&close_engines));
+  py::class_<PinnedEngine, std::shared_ptr<PinnedEngine>>(module, "Engine",
+                                                          "Threads and slabs that move bytes.",
+                                                          py::release_gil_before_calling_cpp_dtor())
+      .def(py::init(&make_engine), py::kw_only(), "io_threads"_a, "slab_bytes"_a, "num_slabs"_a)
       .def("write", &write, "file"_a, "extents"_a, py::kw_only(), "chunk_bytes"_a,
            "Gather extents and write them.")
       .def("read", &read, "file"_a, "extents"_a, py::kw_only(), "gap_bytes"_a = 65536,

@@ -43,6 +43,9 @@ class PinnedEngine {
   std::shared_ptr<Transfer> scan(std::shared_ptr<File> file, FileRange range,
                                  std::uint64_t chunk_bytes);
 
+  /// True in a child of the process that made the engine.
+  bool is_forked() const noexcept { return fork_guard_.is_forked_child(); }
+
   /// Cancels the transfers that run, waits for their ends, joins the threads, frees the slabs.
   void close();
 
