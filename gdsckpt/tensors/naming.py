@@ -85,7 +85,7 @@ def tensor_entries(root: Any, key_of: Mapping[int, int]) -> tuple[TensorEntry, .
     entries: list[TensorEntry] = []
     for path, leaf in walk(root):
         if isinstance(leaf, torch.Tensor):
-            for part_path, part in _parts(path, leaf):
+            for part_path, part in strided_parts(path, leaf):
                 entry = _entry(name_of(part_path), part, key_of)
                 if entry is not None:
                     entries.append(entry)
@@ -108,14 +108,14 @@ def _entry(name: str, tensor: torch.Tensor, key_of: Mapping[int, int]) -> Tensor
     )
 
 
-def _parts(path: Path, tensor: torch.Tensor) -> Iterator[tuple[Path, torch.Tensor]]:
+def strided_parts(path: Path, tensor: torch.Tensor) -> Iterator[tuple[Path, torch.Tensor]]:
     """Give the strided tensors that a tensor is made of, each with its path."""
     if is_traceable_wrapper_subclass(cast("object", tensor)):
         names: list[str] = cast("Any", tensor).__tensor_flatten__()[0]
         for name in names:
             part = getattr(tensor, name)
             if isinstance(part, torch.Tensor):  # a DTensor also names its mesh
-                yield from _parts((*path, name), part)
+                yield from strided_parts((*path, name), part)
     elif tensor.layout == torch.sparse_coo:
         yield (*path, "indices"), tensor._indices()
         yield (*path, "values"), tensor._values()
