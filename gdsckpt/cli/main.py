@@ -21,6 +21,7 @@ COMMANDS = {
     "ls": "list checkpoints and the leftovers of killed saves",
     "inspect": "show format and tensors of a file or checkpoint directory",
     "verify": "check every byte against its checksum",
+    "diff": "which tensors changed from one checkpoint to another, and by how much",
     "probe": "what this host and a directory's file system can do",
     "bench": "measure save and load on this machine (needs the repository)",
 }
