@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from gdsckpt import native
+from gdsckpt.errors import EngineUnavailableError
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (bytes done, bytes in all), several times a second, in the caller's thread."""
@@ -61,6 +62,24 @@ class Engine(Protocol):
         """Start to read a file range for its checksums only; gives the CRC-32 of each chunk."""
 
 
+def end(transfer: native.Transfer) -> None:
+    """Cancel a transfer and wait for its end, whatever interrupts.
+
+    Nothing is raised: the exception that led here goes on, and a second Ctrl-C would close
+    descriptors and free memory that the threads still use.
+    """
+    while True:
+        try:
+            transfer.cancel()
+            while not transfer.wait(POLL_S):
+                pass
+        except EngineUnavailableError:  # a forked child: the transfer is the parent's
+            return
+        except BaseException:  # noqa: BLE001 - see above
+            continue
+        return
+
+
 def wait(transfer: native.Transfer, progress: Progress | None = None) -> None:
     """Wait until a transfer has ended, open to signals all the while.
 
@@ -78,9 +97,7 @@ def wait(transfer: native.Transfer, progress: Progress | None = None) -> None:
             if progress is not None:
                 progress(transfer.done_bytes, transfer.total_bytes)
     except BaseException:
-        transfer.cancel()
-        while not transfer.wait(POLL_S):
-            pass
+        end(transfer)
         raise
     transfer.result()
     if progress is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import fcntl
+import logging
 import os
 import re
 import secrets
@@ -18,6 +20,7 @@ from gdsckpt.errors import (
     CheckpointNotFoundError,
     ConfigError,
     FormatError,
+    GdsckptError,
     storage_error_from,
 )
 from gdsckpt.format import manifest as manifest_format
@@ -26,6 +29,8 @@ from gdsckpt.staging import files, reader, writer
 from gdsckpt.staging.content import ShardContent
 from gdsckpt.staging.shard import Shard
 from gdsckpt.staging.writer import WrittenShard
+
+logger = logging.getLogger(__name__)
 
 _SHARD_NAME = re.compile(r"rank-\d{5}\.[0-9a-f]{16}\.pt")
 
@@ -74,19 +79,20 @@ def write_directory(
     with _locked(directory):
         attempt = secrets.token_hex(8)
         name = shard_name(0, attempt)
-        written = writer.write_file(directory / name, content, config, progress=progress)
-        entry = ShardEntry(name, written.nbytes, written.crc32, written.table_sha256)
-        manifest = Manifest(
-            step=identity.step,
-            attempt=attempt,
-            world_size=1,
-            created_by=identity.created_by,
-            wall_time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            engine=written.engine,
-            engine_reasons=written.engine_reasons,
-            shards=(entry,),
-        )
-        _commit(directory, manifest, config)
+        with _removed_unless_committed(directory, attempt, name):
+            written = writer.write_file(directory / name, content, config, progress=progress)
+            entry = ShardEntry(name, written.nbytes, written.crc32, written.table_sha256)
+            manifest = Manifest(
+                step=identity.step,
+                attempt=attempt,
+                world_size=1,
+                created_by=identity.created_by,
+                wall_time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                engine=written.engine,
+                engine_reasons=written.engine_reasons,
+                shards=(entry,),
+            )
+            _commit(directory, manifest, config)
         _remove_other_shards(directory, manifest)
     return manifest, written
 
@@ -109,7 +115,9 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
             path=str(directory),
         ) from error
     except OSError as error:
-        raise storage_error_from(error, op="open", path=str(path)) from error
+        # Python names the file in errors of the open only.
+        op = "read" if error.filename is None else "open"
+        raise storage_error_from(error, op=op, path=str(path)) from error
     if len(raw) > MANIFEST_MAX_BYTES:
         raise FormatError(
             f"{path} is larger than {MANIFEST_MAX_BYTES} bytes, which no manifest is. Use another "
@@ -130,6 +138,23 @@ def open_only_shard(
         ConfigError: The checkpoint has several ranks.
     """
     manifest = read_manifest(directory)
+    with contextlib.ExitStack() as stack:
+        while True:
+            _require_one_rank(directory, manifest)
+            try:
+                listed = open_listed_shard(directory, manifest.shards[0], direct_io=direct_io)
+                shard = stack.enter_context(listed)
+                break
+            except CheckpointNotFoundError:
+                # A save that was committed meanwhile removes the shards of the one before.
+                newer = read_manifest(directory)
+                if newer.attempt == manifest.attempt:
+                    raise
+                manifest = newer
+        yield shard
+
+
+def _require_one_rank(directory: str | os.PathLike[str], manifest: Manifest) -> None:
     if len(manifest.shards) != 1:
         names = ", ".join(shard.name for shard in manifest.shards[:3])
         raise ConfigError(
@@ -137,8 +162,6 @@ def open_only_shard(
             "Pass the path of one shard.",
             field="f",
         )
-    with open_listed_shard(directory, manifest.shards[0], direct_io=direct_io) as shard:
-        yield shard
 
 
 @contextlib.contextmanager
@@ -182,7 +205,16 @@ def abandoned_shards(directory: Path, manifest: Manifest | None) -> list[Path]:
 
 def _make(directory: Path, config: Config) -> None:
     try:
-        directory.mkdir(exist_ok=True)
+        directory.mkdir()
+    except FileExistsError as error:
+        if directory.is_dir():
+            # Its maker may have been killed before its sync. Who may only pass through the parent
+            # can neither have made it nor sync it.
+            if config.fsync and os.access(directory.parent, os.R_OK):
+                files.sync_directory(directory.parent)
+            return
+        refused = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        raise storage_error_from(refused, op="mkdir", path=str(directory)) from error
     except OSError as error:
         raise storage_error_from(error, op="mkdir", path=str(directory)) from error
     if config.fsync:
@@ -191,13 +223,42 @@ def _make(directory: Path, config: Config) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(OSError):  # file systems without locks: nobody to wait for
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise storage_error_from(error, op="open", path=str(directory)) from error
+    try:
+        with files.kept_from_children(fd):
+            with contextlib.suppress(OSError):  # file systems without locks: nobody to wait for
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def _removed_unless_committed(directory: Path, attempt: str, name: str) -> Iterator[None]:
+    """Remove the shard of a save that failed, unless the manifest names it by then."""
+    owner = os.getpid()
+    try:
+        yield
+    except BaseException as error:
+        if os.getpid() == owner and not _is_committed(directory, attempt):
+            try:
+                (directory / name).unlink(missing_ok=True)
+            except OSError as also:
+                error.add_note(f"removing {directory / name} also failed: {also}")
+        raise
+
+
+def _is_committed(directory: Path, attempt: str) -> bool:
+    """Tell whether the manifest may name an attempt; a manifest that cannot be read may."""
+    try:
+        return read_manifest(directory).attempt == attempt
+    except CheckpointNotFoundError:
+        return False
+    except GdsckptError:
+        return True
 
 
 def _commit(directory: Path, manifest: Manifest, config: Config) -> None:
@@ -207,14 +268,17 @@ def _commit(directory: Path, manifest: Manifest, config: Config) -> None:
         try:
             files.write_all(fd, raw)
         except OSError as error:
-            raise storage_error_from(error, op="write", path=str(temporary)) from error
+            raise storage_error_from(error, op="pwrite", path=str(target)) from error
         if config.fsync:
-            files.sync_data(fd, str(temporary))
+            files.sync_data(fd, str(target))
         files.rename_durably(temporary, target, fsync=config.fsync)
 
 
 def _remove_other_shards(directory: Path, manifest: Manifest) -> None:
-    for path in abandoned_shards(directory, manifest):
-        with contextlib.suppress(OSError):
-            path.unlink()
+    """Remove what the manifest does not name; the save has succeeded, whatever comes of this."""
+    try:
+        for path in abandoned_shards(directory, manifest):
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("old shards stay in %s: %s", directory, error)
     files.remove_leftovers(directory)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import io
 import logging
 import os
 import secrets
@@ -22,7 +23,6 @@ logger = logging.getLogger(__name__)
 TEMPORARY_PREFIX = ".gdsckpt-tmp-"
 """Names of files that are being written; never a checkpoint, whatever they hold."""
 
-_NEW_FILE_MODE = 0o666
 _USUAL_ALIGNMENT = 4096
 
 
@@ -93,26 +93,70 @@ def temporary_file(target: Path) -> Iterator[tuple[int, Path]]:
         StorageError: The directory is missing, full or read-only.
     """
     remove_leftovers(target.parent, _temporary_stem(target))
-    fd, temporary = _create_locked(target)
-    try:
-        yield fd, temporary
-    finally:
-        with contextlib.suppress(FileNotFoundError):  # renamed: the normal end
-            temporary.unlink()
-        os.close(fd)
-
-
-def _create_locked(target: Path) -> tuple[int, Path]:
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    owner = os.getpid()
     while True:
+        # Named before it is made: an interrupt right after the open must not leave it behind.
         temporary = target.parent / f"{_temporary_stem(target)}{secrets.token_hex(8)}"
         try:
-            fd = os.open(temporary, flags, _NEW_FILE_MODE)
-        except OSError as error:
-            raise storage_error_from(error, op="open", path=str(temporary)) from error
-        if _lock(fd) and os.fstat(fd).st_nlink:
-            return fd, temporary
-        os.close(fd)  # another save took it for a leftover before it was locked
+            with _create(temporary, target) as file, kept_from_children(file.fileno()):
+                if not _lock(file.fileno()) or not os.fstat(file.fileno()).st_nlink:
+                    _discard(temporary, owner)  # another save took it for a leftover
+                    continue
+                yield file.fileno(), temporary
+                _discard(temporary, owner)
+                return
+        except BaseException as error:
+            _discard(temporary, owner, error)
+            raise
+
+
+def _create(temporary: Path, target: Path) -> io.FileIO:
+    try:
+        return io.FileIO(temporary, "x+")  # mode 0666 less the umask, O_CLOEXEC
+    except OSError as error:
+        raise storage_error_from(error, op="open", path=str(target)) from error
+
+
+def _discard(temporary: Path, owner: int, cause: BaseException | None = None) -> None:
+    """Remove a temporary file if it still has its name; a failure never hides ``cause``."""
+    if os.getpid() != owner:
+        return  # a fork in mid-save: the file is the parent's
+    try:
+        temporary.unlink()
+    except FileNotFoundError:  # renamed: the normal end
+        return
+    except OSError as error:
+        text = f"removing {temporary} also failed: {error.strerror} (errno {error.errno})"
+        if cause is None:
+            logger.warning("%s", text)
+        else:
+            cause.add_note(text)
+
+
+_kept_fds: set[int] = set()
+
+
+@contextlib.contextmanager
+def kept_from_children(fd: int) -> Iterator[None]:
+    """Close a locked descriptor in children that are forked meanwhile.
+
+    A flock belongs to all copies of a descriptor: a worker that outlives this process would hold
+    the lock, and the next save would wait for it.
+    """
+    _kept_fds.add(fd)
+    try:
+        yield
+    finally:
+        _kept_fds.discard(fd)
+
+
+def _close_kept_fds() -> None:
+    while _kept_fds:
+        with contextlib.suppress(OSError):
+            os.close(_kept_fds.pop())
+
+
+os.register_at_fork(after_in_child=_close_kept_fds)
 
 
 def _temporary_stem(target: Path) -> str:
@@ -225,7 +269,10 @@ def check_free_space(fd: int, path: str, nbytes: int) -> None:
     Raises:
         StorageError: ``errno`` is ENOSPC.
     """
-    info = os.fstatvfs(fd)
+    try:
+        info = os.fstatvfs(fd)
+    except OSError as error:
+        raise storage_error_from(error, op="fstatvfs", path=path) from error
     free_bytes = info.f_bavail * info.f_frsize
     if info.f_blocks and free_bytes < nbytes:
         raise StorageError(
@@ -239,8 +286,38 @@ def check_free_space(fd: int, path: str, nbytes: int) -> None:
         )
 
 
+def reserve(fd: int, path: str, nbytes: int) -> None:
+    """Reserve disk space where the file system can.
+
+    Raises:
+        StorageError: It cannot be had, such as ENOSPC or EDQUOT; names the file, not its
+            temporary name.
+    """
+    try:
+        native.fallocate(fd, nbytes)
+    except StorageError as error:
+        raise storage_error_from(
+            error, op="fallocate", path=path, offset=0, nbytes=nbytes
+        ) from error
+
+
+def set_mode(fd: int, path: str, mode: int) -> None:
+    """Set the permission bits of an open file."""
+    try:
+        os.fchmod(fd, mode)
+    except OSError as error:
+        raise storage_error_from(error, op="fchmod", path=path) from error
+
+
 def write_all(fd: int, raw: bytes, offset: int = 0) -> None:
     """Write all of ``raw`` at ``offset``; short writes are continued, OSError is the caller's."""
     done = 0
     while done < len(raw):
         done += os.pwrite(fd, raw[done:], offset + done)
+
+
+def append_all(fd: int, raw: bytes) -> None:
+    """Write all of ``raw`` at the descriptor's position; OSError is the caller's."""
+    view = memoryview(raw)
+    while view:
+        view = view[os.write(fd, view) :]

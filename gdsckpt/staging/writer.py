@@ -90,17 +90,17 @@ def write_file(
     choice = choose_engine(config)
     plan = shard_content.plan(content)
     with files.temporary_file(resolved) as (fd, temporary):
-        if mode is not None:
-            os.fchmod(fd, stat.S_IMODE(mode))
         estimate = plan.layout.covered_bytes + 128 * len(plan.layout.records)
         files.check_free_space(fd, str(resolved), estimate)
-        native.fallocate(fd, plan.layout.covered_bytes)
+        files.reserve(fd, str(resolved), plan.layout.covered_bytes)
         with files.transfers_on(
             fd, str(resolved), writable=True, direct_io=config.direct_io
         ) as file:
             started = time.perf_counter()
             tail, crc32 = _transfer(file, plan, choice.engine, config.chunk_bytes, progress)
             written = time.perf_counter()
+            if mode is not None:  # not before: a read-only file could not be opened again
+                files.set_mode(fd, str(resolved), stat.S_IMODE(mode))
             if config.fsync:
                 files.sync_data(fd, str(resolved))
             synced = time.perf_counter()
