@@ -12,10 +12,11 @@ from gdsckpt.config import Config
 from gdsckpt.engine.base import Progress
 from gdsckpt.engine.registry import choose_engine
 from gdsckpt.errors import CheckpointNotFoundError, FormatError, ShortTransferError
-from gdsckpt.format.manifest import ShardEntry
+from gdsckpt.format.manifest import Manifest, ShardEntry
+from gdsckpt.format.zipfmt import LOCAL_SIGNATURE
 from gdsckpt.report import Damage, VerifyReport
 from gdsckpt.staging import directory, indexing, reader, scanning
-from gdsckpt.staging.shard import TABLE_NAME, Origin, Shard
+from gdsckpt.staging.shard import TABLE_NAME, Origin, Shard, read_at
 
 
 def verify(
@@ -48,7 +49,7 @@ def verify(
         with reader.open_shard(path, direct_io=settings.direct_io) as shard:
             return _verify_shard(shard, settings, progress)[0]
     except (FormatError, ShortTransferError) as error:
-        if isinstance(error, _NotACheckpointError):
+        if isinstance(error, _NotACheckpointError) or not Path(path).is_file():
             raise
         return _damaged_report(shown, error)
 
@@ -63,8 +64,14 @@ def _verify_shard(
     """Verify an open file; gives the report and, for our own files, the CRC-32 of all of it."""
     if shard.origin is Origin.NO_ZIP:
         return _verify_legacy(shard), None
-    slab_bytes = shard.read_table().chunk_bytes if shard.origin is Origin.GDSCKPT else None
-    engine = choose_engine(config, slab_bytes=slab_bytes).engine
+    if shard.origin is Origin.FOREIGN_ZIP and shard.find("data.pkl") is None:
+        raise _NotACheckpointError(
+            f"{shard.path} is no torch checkpoint: it is a zip file without data.pkl. Pass a file "
+            "that torch.save or gdsckpt.save wrote.",
+            path=shard.path,
+            offset=0,
+        )
+    engine = choose_engine(config, slab_bytes=scanning.slab_bytes_for(shard)).engine
     found = scanning.scan(shard, engine, progress)
     ok: bool | None = True
     reason = ""
@@ -74,7 +81,7 @@ def _verify_shard(
     elif shard.origin is Origin.FOREIGN_ZIP:
         ok = None
         reason = "not written by gdsckpt: " + (
-            f"{found.num_unchecked} records carry no checksum"
+            f"{found.num_unchecked} records carry no checksum that can be compared"
             if found.num_unchecked
             else "zip checksums are right, all other bytes have none"
         )
@@ -96,6 +103,8 @@ def _verify_legacy(shard: Shard) -> VerifyReport:
     try:
         indexing.require_legacy(shard)
     except FormatError as error:
+        if read_at(shard.fd, shard.path, 0, min(4, shard.nbytes)) == LOCAL_SIGNATURE:
+            raise  # a zip archive that was cut short is damaged
         raise _NotACheckpointError(str(error), path=shard.path, offset=0) from None
     return VerifyReport(
         path=shard.path,
@@ -115,6 +124,8 @@ def _verify_directory(path: str, config: Config, progress: Progress | None) -> V
     except FormatError as error:
         return _damaged_report(path, error)
     shards = tuple(_verify_listed(path, entry, config, progress) for entry in manifest.shards)
+    if not all(shard.ok for shard in shards) and _is_outdated(path, manifest):
+        return _verify_directory(path, config, progress)
     bad = [shard for shard in shards if not shard.ok]
     return VerifyReport(
         path=path,
@@ -126,6 +137,14 @@ def _verify_directory(path: str, config: Config, progress: Progress | None) -> V
         damaged=tuple(damage for shard in shards for damage in shard.damaged),
         shards=shards,
     )
+
+
+def _is_outdated(path: str, manifest: Manifest) -> bool:
+    """Tell whether another save was committed meanwhile, which removes the shards of this one."""
+    try:
+        return directory.read_manifest(path).attempt != manifest.attempt
+    except FormatError:
+        return False
 
 
 def _verify_listed(
@@ -163,7 +182,10 @@ def _require_as_listed(shard: Shard, entry: ShardEntry, crc32: int | None) -> No
 def _damaged_report(path: str, error: Exception) -> VerifyReport:
     """Report damage that keeps a file from being read any further."""
     offset = getattr(error, "offset", None) or 0
-    nbytes = Path(path).stat().st_size if Path(path).is_file() else 0
+    try:
+        nbytes = Path(path).stat().st_size
+    except OSError:  # missing, or gone since
+        nbytes = 0
     damage = Damage(
         path=path, offset=offset, nbytes=max(0, nbytes - offset), tensors=(), what=str(error)
     )

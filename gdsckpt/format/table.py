@@ -74,6 +74,9 @@ def encode(table: ChunkTable) -> bytes:
     )
 
 
+_TOO_LARGE = (RecursionError, OverflowError)
+
+
 def decode(raw: bytes, path: str, offset: int) -> ChunkTable:
     """Decode the table.
 
@@ -87,7 +90,14 @@ def decode(raw: bytes, path: str, offset: int) -> ChunkTable:
     """
     try:
         table = _decode(json.loads(raw.decode("utf-8", "surrogatepass")))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+        OverflowError,
+    ) as error:
         raise FormatError(
             f"{path} is damaged: its chunk table at {offset} cannot be read ({error}). "
             "Use another copy.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from gdsckpt.loading.restore import MapLocation, is_meta, restorer
 from gdsckpt.loading.source import ReadOptions, StorageSource, storage_records
 from gdsckpt.loading.stock import load_stock
 from gdsckpt.loading.unpickle import looks_at_values, needs_stock_torch, unpickle
-from gdsckpt.staging import directory, reader
+from gdsckpt.staging import directory, indexing, reader, scanning
 from gdsckpt.staging.shard import Origin, Shard
 from gdsckpt.tensors.naming import KeySelection, Path, name_of, selector
 
@@ -91,6 +92,11 @@ def load(  # noqa: PLR0913 - torch.load's arguments, and ours by keyword only
 @contextlib.contextmanager
 def _open(f: str | os.PathLike[str] | BinaryIO, config: Config) -> Iterator[Shard]:
     if not isinstance(f, (str, os.PathLike)):
+        if not callable(getattr(f, "read", None)):
+            raise ConfigError(
+                f"f of type {type(f).__name__} is neither a path nor a binary file object.",
+                field="f",
+            )
         with reader.open_stream(f, direct_io=config.direct_io) as shard:
             yield shard
     elif FilePath(f).is_dir():
@@ -115,6 +121,7 @@ class _Request:
         self._shard = shard
         self._map_location = map_location
         self._weights_only = weights_only
+        self._config = config
         self._options = ReadOptions(
             engine=choose_engine(config).engine,
             verify=verify and config.checksum != "none",
@@ -126,6 +133,8 @@ class _Request:
         shard = self._shard
         if not self._options.verify or shard.origin is Origin.GDSCKPT:
             return
+        if shard.origin is Origin.NO_ZIP:
+            indexing.require_legacy(shard)  # a file of another kind is worth no warning
         data = [shard.entries[n] for n in storage_records(shard)]
         if shard.origin is Origin.NO_ZIP or any(e.nbytes and not e.crc32 for e in data):
             warnings.warn(
@@ -192,11 +201,13 @@ class _Request:
         return needs_stock_torch(self._shard)
 
     def _stock(self) -> Any:
+        slab_bytes = scanning.slab_bytes_for(self._shard)
+        engine = choose_engine(self._config, slab_bytes=slab_bytes).engine
         return load_stock(
             self._shard,
             self._map_location,
             weights_only=self._weights_only,
-            options=self._options,
+            options=dataclasses.replace(self._options, engine=engine),
         )
 
     def _structure(self) -> tuple[Any, dict[int, int]]:

@@ -117,8 +117,7 @@ class StorageSource:
                 wave.transfer.cancel()
         for wave in self._waves:
             if wave.transfer is not None:
-                while not wave.transfer.wait(base.POLL_S):
-                    pass
+                base.end(wave.transfer)
         self._waves.clear()
         self._ready.clear()
 
@@ -156,7 +155,6 @@ class StorageSource:
         rows = array("Q")
         for index in wave.indices:
             entry = self._shard.entries[index]
-            shards.require_stored(self._shard, entry)
             storage = fresh_storage(entry.nbytes)
             wave.storages.append(storage)
             address = storage.data_ptr() if entry.nbytes else 0
@@ -191,18 +189,22 @@ def storage_records(shard: Shard) -> list[int]:
     """List the storage records of a shard in the order in which the pickle names them.
 
     torch and gdsckpt number storages as the pickler meets them.
+
+    Raises:
+        FormatError: One is compressed, so its size may be any lie.
     """
     prefix = f"{shard.archive}/data/"
-    numbered = [
-        (_sort_key(entry.name[len(prefix) :]), n)
-        for n, entry in enumerate(shard.entries)
-        if entry.name.startswith(prefix)
-    ]
+    numbered = []
+    for n, entry in enumerate(shard.entries):
+        if entry.name.startswith(prefix):
+            shards.require_stored(shard, entry)
+            numbered.append((_sort_key(entry.name[len(prefix) :]), n))
     return [n for _, n in sorted(numbered)]
 
 
 def _sort_key(key: str) -> tuple[bool, int, str]:
-    return (not key.isdigit(), int(key) if key.isdigit() else 0, key)
+    number = shards.storage_key(key)
+    return (number is None, number or 0, key)
 
 
 StorageHook = Callable[[torch.UntypedStorage, str], torch.UntypedStorage]

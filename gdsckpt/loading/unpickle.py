@@ -39,7 +39,7 @@ def needs_stock_torch(shard: Shard) -> str | None:
     if shard.find("constants.pkl") is not None:
         return "it is a TorchScript archive"
     byteorder = shard.find("byteorder")
-    if byteorder is not None and shard.read_record(byteorder).decode() != sys.byteorder:
+    if byteorder is not None and shard.read_record(byteorder) != sys.byteorder.encode():
         return "it has foreign byte order"
     index = shard.find("data.pkl")
     if index is not None:
@@ -93,10 +93,42 @@ def unpickle(shard: Shard, give: StorageGiver, *, weights_only: bool, verify: bo
     fd = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         _write(fd, bones)
-        hook = _hook(name, index_at, give, shard)
-        return torch_load(f"/proc/self/fd/{fd}", hook, shard, weights_only=weights_only, mmap=True)
+        handed = _Handed(give)
+        hook = _hook(name, index_at, handed, shard)
+        path = f"/proc/self/fd/{fd}"
+        loaded = torch_load(path, hook, shard, weights_only=weights_only, mmap=True)
+        handed.require_unchanged(shard)
+        return loaded
     finally:
         os.close(fd)
+
+
+class _Handed:
+    """Hands out storages, and finds those that a lying pickle has grown.
+
+    A tensor that needs more bytes than its storage has makes torch enlarge the storage, by whatever
+    the memory held before.
+    """
+
+    def __init__(self, give: StorageGiver) -> None:
+        self._give = give
+        self._storages: list[tuple[torch.UntypedStorage, int]] = []
+
+    def __call__(self, index: int, nbytes: int, location: str) -> Any:
+        storage = self._give(index, nbytes, location)
+        if isinstance(storage, torch.UntypedStorage):
+            self._storages.append((storage, storage.nbytes()))
+        return storage
+
+    def require_unchanged(self, shard: Shard) -> None:
+        for storage, nbytes in self._storages:
+            if storage.nbytes() > nbytes:
+                raise FormatError(
+                    f"{shard.path} is damaged: its pickle places a tensor of {storage.nbytes()} "
+                    f"bytes into a storage of {nbytes}. Use another copy.",
+                    path=shard.path,
+                    offset=0,
+                )
 
 
 def torch_load(

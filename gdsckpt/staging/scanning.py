@@ -19,6 +19,17 @@ _SUB_BYTES = 16 << 20
 """Records of foreign files are scanned in chunks of this size."""
 
 
+def slab_bytes_for(shard: Shard) -> int:
+    """Give the slab size in bytes that the engine of a scan needs.
+
+    Raises:
+        FormatError: The chunk table is damaged.
+    """
+    if shard.origin is Origin.GDSCKPT:
+        return max(_SUB_BYTES, shard.read_table().chunk_bytes)
+    return _SUB_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """What a scan found.
@@ -27,7 +38,7 @@ class Scan:
         damaged: Damaged places in file order.
         checked_bytes: Bytes that were compared with a checksum.
         num_chunks: Checksums that were compared.
-        num_unchecked: Storage records without any checksum.
+        num_unchecked: Records without a checksum, or compressed.
         crc32: CRC-32 of the whole file; None for foreign files.
     """
 
@@ -64,12 +75,10 @@ def require_intact(shard: Shard, engine: Engine) -> None:
     found = scan(shard, engine).damaged
     if not found:
         return
-    first = found[0]
-    for index, entry in enumerate(shard.entries):
-        begin = shard.payload_offsets[index]
-        if begin < first.offset + first.nbytes and first.offset < begin + entry.nbytes:
-            raise shards.checksum_error(shard, index, _record_crc(shard, index, engine))
-    raise shards.chunk_error(shard, first)
+    bad = _bad_records(found[0], shard, engine)
+    if bad:
+        raise shards.checksum_error(shard, bad[0], _record_crc(shard, bad[0], engine))
+    raise shards.chunk_error(shard, found[0])
 
 
 def _scan_chunks(
@@ -95,13 +104,7 @@ def _scan_chunks(
 
 def _name_tensors(chunk: Damage, shard: Shard, table: ChunkTable, engine: Engine) -> Damage:
     """Say what a damaged chunk holds: tensors whose own record is damaged too, as a rule one."""
-    bad = [
-        index
-        for index, entry in enumerate(shard.entries)
-        if shard.payload_offsets[index] < chunk.offset + chunk.nbytes
-        and chunk.offset < shard.payload_offsets[index] + entry.nbytes
-        and _record_crc(shard, index, engine) != entry.crc32
-    ]
+    bad = _bad_records(chunk, shard, engine)
     keys = {shard.entries[n].name.removeprefix(f"{shard.archive}/data/") for n in bad}
     names = tuple(tensor.name for tensor in table.tensors if str(tensor.record) in keys)
     if not bad:
@@ -113,16 +116,27 @@ def _name_tensors(chunk: Damage, shard: Shard, table: ChunkTable, engine: Engine
     return dataclasses.replace(chunk, tensors=names, what=what)
 
 
+def _bad_records(place: Damage, shard: Shard, engine: Engine) -> list[int]:
+    """Find the records with bytes in a damaged place whose own checksum fails too."""
+    return [
+        index
+        for index, entry in enumerate(shard.entries)
+        if shard.payload_offsets[index] < place.offset + place.nbytes
+        and place.offset < shard.payload_offsets[index] + entry.nbytes
+        and _record_crc(shard, index, engine) != entry.crc32
+    ]
+
+
 def _scan_records(shard: Shard, engine: Engine, progress: base.Progress | None) -> Scan:
     damaged: list[Damage] = []
     checked_bytes = num_checked = num_unchecked = 0
     for index, entry in enumerate(shard.entries):
-        if entry.nbytes and not shard.has_checksum(entry):
+        if entry.nbytes and not (entry.is_stored and shard.has_checksum(entry)):
             num_unchecked += 1
             continue
         num_checked += 1
         checked_bytes += entry.nbytes
-        if entry.is_stored and _record_crc(shard, index, engine) != entry.crc32:
+        if _record_crc(shard, index, engine) != entry.crc32:
             damaged.append(
                 Damage(
                     path=shard.path,

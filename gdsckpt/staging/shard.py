@@ -19,6 +19,10 @@ from gdsckpt.staging import files
 TABLE_NAME = layout.TABLE_RECORD.removeprefix(f"{layout.ARCHIVE}/")
 """Name of the chunk table within the archive's folder."""
 
+_CHUNK_BYTES_MAX = 1 << 30
+_CHUNK_BYTES_UNIT = 64 << 10
+"""What the setting ``chunk_bytes`` allows: a slab of this size is allocated to scan a file."""
+
 
 class Origin(enum.Enum):
     """Who wrote a file, by its marks."""
@@ -96,6 +100,13 @@ class Shard:
             )
         raw = self.read_record(index)
         decoded = table.decode(raw, self.path, self.payload_offsets[index])
+        if decoded.chunk_bytes > _CHUNK_BYTES_MAX or decoded.chunk_bytes % _CHUNK_BYTES_UNIT:
+            raise FormatError(
+                f"{self.path} is damaged: its chunk table names chunks of {decoded.chunk_bytes} "
+                f"bytes, which no save writes. Use another copy.",
+                path=self.path,
+                offset=self.payload_offsets[index],
+            )
         if decoded.covered_bytes != self.footer.table_offset:
             raise FormatError(
                 f"{self.path} is damaged: its chunk table covers {decoded.covered_bytes} bytes, "
@@ -175,14 +186,23 @@ def checksum_error(shard: Shard, index: int, actual: int) -> ChecksumError:
 
 def tensors_of_record(shard: Shard, name: str) -> tuple[str, ...]:
     """Name the tensors whose bytes a record holds, as far as the file tells."""
-    key = name.removeprefix(f"{shard.archive}/data/")
-    if shard.origin is not Origin.GDSCKPT or not key.isdigit():
+    key = storage_key(name.removeprefix(f"{shard.archive}/data/"))
+    if shard.origin is not Origin.GDSCKPT or key is None:
         return ()
     try:
         tensors = shard.read_table().tensors
     except (FormatError, ShortTransferError):
         return ()
-    return tuple(tensor.name for tensor in tensors if tensor.record == int(key))
+    return tuple(tensor.name for tensor in tensors if tensor.record == key)
+
+
+def storage_key(text: str) -> int | None:
+    """Read the ``n`` of a record ``data/<n>``; None for what no pickler writes."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= _KEY_DIGITS_MAX
+    return int(text) if is_number else None
+
+
+_KEY_DIGITS_MAX = 20
 
 
 def check_crcs(shard: Shard, indices: list[int], raw_crcs: bytes) -> None:
