@@ -23,6 +23,7 @@ COMMANDS = {
     "verify": "check every byte against its checksum",
     "diff": "which tensors changed from one checkpoint to another, and by how much",
     "probe": "what this host and a directory's file system can do",
+    "demo": "train, save, resume in a new process, and compare to the last bit",
     "bench": "measure save and load on this machine (needs the repository)",
 }
 

@@ -47,6 +47,11 @@ def line(text: str = "") -> None:
     print(escape(text))
 
 
+def live_line(text: str) -> None:
+    """Print one line of a result at once, for work that takes its time."""
+    print(escape(text), flush=True)
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> None:
     """Print columns with a heading.
 
