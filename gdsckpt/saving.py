@@ -16,7 +16,7 @@ from gdsckpt.engine.base import Progress
 from gdsckpt.errors import ConfigError
 from gdsckpt.report import SaveReport
 from gdsckpt.staging import directory as checkpoint_directory
-from gdsckpt.staging import writer
+from gdsckpt.staging import stream, writer
 from gdsckpt.staging.content import Buffer, ShardContent
 from gdsckpt.staging.directory import SaveIdentity
 from gdsckpt.staging.writer import WrittenShard
@@ -56,13 +56,10 @@ def save(
     planned = time.perf_counter()
     if isinstance(f, (str, os.PathLike)):
         written = writer.write_file(Path(f), content, settings, progress=progress)
-    elif callable(getattr(f, "write", None)):
+    else:
+        stream.require_binary(f, "write")
         name = str(getattr(f, "name", "")) or f"<{type(f).__name__}>"
         written = writer.write_stream(f, content, settings, name)
-    else:
-        raise ConfigError(
-            f"f of type {type(f).__name__} is neither a path nor a binary file object.", field="f"
-        )
     return _report(written, content, started, planned)
 
 

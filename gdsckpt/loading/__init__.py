@@ -21,7 +21,7 @@ from gdsckpt.loading.restore import MapLocation, is_meta, restorer
 from gdsckpt.loading.source import ReadOptions, StorageSource, storage_records
 from gdsckpt.loading.stock import load_stock
 from gdsckpt.loading.unpickle import looks_at_values, needs_stock_torch, unpickle
-from gdsckpt.staging import directory, indexing, reader, scanning
+from gdsckpt.staging import directory, indexing, reader, scanning, stream
 from gdsckpt.staging.shard import Origin, Shard
 from gdsckpt.tensors.naming import KeySelection, Path, name_of, selector
 
@@ -92,11 +92,7 @@ def load(  # noqa: PLR0913 - torch.load's arguments, and ours by keyword only
 @contextlib.contextmanager
 def _open(f: str | os.PathLike[str] | BinaryIO, config: Config) -> Iterator[Shard]:
     if not isinstance(f, (str, os.PathLike)):
-        if not callable(getattr(f, "read", None)):
-            raise ConfigError(
-                f"f of type {type(f).__name__} is neither a path nor a binary file object.",
-                field="f",
-            )
+        stream.require_binary(f, "read")
         with reader.open_stream(f, direct_io=config.direct_io) as shard:
             yield shard
     elif FilePath(f).is_dir():

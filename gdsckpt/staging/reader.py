@@ -132,14 +132,12 @@ def _next_piece(source: BinaryIO, path: str) -> bytes:
 
     Raises:
         StorageError: It failed, or had nothing to give yet.
-        ConfigError: It is closed, or gives something else than bytes.
+        ConfigError: It gives something else than bytes.
     """
     try:
         piece: object = source.read(_SPOOL_BYTES)
     except OSError as error:
         raise storage_error_from(error, op="read", path=path) from error
-    except ValueError as error:
-        raise ConfigError(f"{path} cannot be read: {error}.", field="f") from error
     if piece is None:
         raise StorageError(
             f"read of {path} gave nothing yet. Use a blocking file object.", op="read", path=path

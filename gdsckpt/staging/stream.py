@@ -12,13 +12,34 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from gdsckpt import native
-from gdsckpt.errors import StorageError, TornSnapshotError, storage_error_from
+from gdsckpt.errors import ConfigError, StorageError, TornSnapshotError, storage_error_from
 from gdsckpt.format import checksum, zipfmt
 from gdsckpt.format.table import ChunkTable
 from gdsckpt.staging.content import ShardPlan, Tail, encode_tail
 
 _ROW_WIDTH = 4
 _PIECE_BYTES = 1 << 20
+
+
+def require_binary(file: object, method: str) -> None:
+    """Refuse what is no binary file object, before anything is done with it.
+
+    Args:
+        file: What the caller passed.
+        method: ``"read"`` or ``"write"``.
+
+    Raises:
+        ConfigError: It has no such method, is closed, or takes text.
+    """
+    if not callable(getattr(file, method, None)):
+        why = f"is neither a path nor a binary file object that can {method}"
+    elif isinstance(file, io.TextIOBase):
+        why = "takes text, not bytes: open it in binary mode"
+    elif getattr(file, "closed", False) is True:
+        why = "is closed"
+    else:
+        return
+    raise ConfigError(f"f of type {type(file).__name__} {why}.", field="f")
 
 
 def write(sink: BinaryIO, plan: ShardPlan, chunk_bytes: int, path: str) -> tuple[Tail, int]:
