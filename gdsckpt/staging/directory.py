@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import errno
 import fcntl
+import hashlib
 import logging
 import os
 import re
@@ -27,7 +28,7 @@ from gdsckpt.format import manifest as manifest_format
 from gdsckpt.format.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME, Manifest, ShardEntry
 from gdsckpt.staging import files, reader, writer
 from gdsckpt.staging.content import ShardContent
-from gdsckpt.staging.shard import Shard
+from gdsckpt.staging.shard import TABLE_NAME, Shard
 from gdsckpt.staging.writer import WrittenShard
 
 logger = logging.getLogger(__name__)
@@ -172,7 +173,7 @@ def open_listed_shard(
 
     Raises:
         CheckpointNotFoundError: The shard is missing.
-        FormatError: It has not the size that the manifest names.
+        FormatError: It has not the size or the chunk table that the manifest names.
     """
     try:
         dir_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -188,9 +189,23 @@ def open_listed_shard(
                     path=path,
                     offset=min(shard.nbytes, entry.nbytes),
                 )
+            index = shard.find(TABLE_NAME)
+            table = b"" if index is None else shard.read_record(index)
+            if hashlib.sha256(table).hexdigest() != entry.table_sha256:
+                raise not_as_listed(shard)
             yield shard
     finally:
         os.close(dir_fd)
+
+
+def not_as_listed(shard: Shard) -> FormatError:
+    """Build the error for a shard that is whole in itself, but not the one of the manifest."""
+    return FormatError(
+        f"{shard.path} is not the shard that the manifest names: its checksum differs. "
+        "Use another checkpoint.",
+        path=shard.path,
+        offset=0,
+    )
 
 
 def abandoned_shards(directory: Path, manifest: Manifest | None) -> list[Path]:
