@@ -60,7 +60,8 @@ def _head(report: Mapping[str, Any]) -> str:
         "more than 1 being faster. Every save goes to a new file and ends with the file and its "
         f"directory synced. fio: {fio['ioengine']}, {fio['iodepth']} requests of "
         f"{fio['block_bytes'] / 2**20:g} MiB in flight, timed by its own clock, which leaves out "
-        "the start of its process and includes the final fsync.\n"
+        "the start of its process and includes the final fsync. Before each run as much memory as "
+        "it needs is touched and freed, so that none pays for pages that a hypervisor took back.\n"
     )
 
 

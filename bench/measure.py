@@ -111,10 +111,25 @@ def stages_of(result: Any) -> dict[str, Any]:
     return {name: getattr(result, name) for name in names if hasattr(result, name)}
 
 
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """How often something is measured, and how much it moves.
+
+    Attributes:
+        num_rounds: How often each method runs.
+        nbytes: Payload of one run.
+        memory_bytes: Memory that the hungriest method takes, page cache included, for
+            :func:`settle_memory`.
+    """
+
+    num_rounds: int
+    nbytes: int
+    memory_bytes: int
+
+
 def run_rounds(
     methods: Sequence[Method],
-    rounds: int,
-    nbytes: int,
+    rounds: Rounds,
     *,
     prepare: Callable[[Method], None],
     check: Callable[[Method, Any], None] | None = None,
@@ -123,8 +138,7 @@ def run_rounds(
 
     Args:
         methods: What to compare.
-        rounds: How often.
-        nbytes: Payload of one run.
+        rounds: How often, and how much.
         prepare: Called before each run, untimed.
         check: Called with the first result of each method, untimed.
 
@@ -132,16 +146,34 @@ def run_rounds(
         Samples of each method, in the order of the rounds.
     """
     samples: dict[str, list[Sample]] = {method.name: [] for method in methods}
-    for turn in range(rounds):
+    for turn in range(rounds.num_rounds):
         for method in rotated(methods, turn):
             prepare(method)
-            sample, result = timed(method, nbytes)
+            settle_memory(rounds.memory_bytes)
+            sample, result = timed(method, rounds.nbytes)
             if turn == 0 and check is not None:
                 check(method, result)
             del result
             samples[method.name].append(sample)
-            print(f"  round {turn + 1}/{rounds}  {method.name:<28} {sample.seconds:8.3f} s")
+            shown = f"round {turn + 1}/{rounds.num_rounds}  {method.name:<28}"
+            print(f"  {shown} {sample.seconds:8.3f} s", flush=True)
     return samples
+
+
+def settle_memory(nbytes: int) -> None:
+    """Touch and free memory, so that no method pays for what the hypervisor took back before it.
+
+    A virtual machine with free page reporting returns free memory to its host after about two
+    seconds; touching it again then costs up to eight times as much. Without this, whoever runs
+    after a pause pays for all.
+    """
+    if not nbytes:
+        return
+    with mmap.mmap(-1, nbytes) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        first = ctypes.c_char.from_buffer(memory)
+        ctypes.memset(ctypes.addressof(first), 1, nbytes)
+        del first
 
 
 def remove(path: Path) -> None:

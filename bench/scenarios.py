@@ -12,7 +12,7 @@ import torch
 import gdsckpt
 from bench import fio, measure, memory, methods
 from bench.fio import FioOptions
-from bench.measure import Method, Sample
+from bench.measure import Method, Rounds, Sample
 
 SMALL_TENSOR_BYTES = 4 << 10
 FILE_SIZE_TENSORS = (4 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20)
@@ -63,12 +63,15 @@ def measure_save(plan: Plan) -> Samples:
     contestants = methods.save_methods(state, plan.directory)
     contestants.append(fio.write_method(plan.directory / "fio", plan.total_bytes, plan.fio))
 
-    def prepare(method: Method) -> None:
+    def prepare(_: Method) -> None:
         for other in contestants:  # so that the drive holds one file at a time
             measure.remove(other.files)
-        _remove_target(method)
 
-    samples = measure.run_rounds(contestants, plan.rounds, plan.total_bytes, prepare=prepare)
+    samples = measure.run_rounds(
+        contestants,
+        Rounds(plan.rounds, plan.total_bytes, plan.total_bytes),
+        prepare=prepare,
+    )
     for method in contestants:
         measure.remove(method.files)
     return samples
@@ -89,12 +92,19 @@ def measure_load(plan: Plan) -> dict[str, Samples]:
     contestants = methods.load_methods(plan.directory, shapes)
     contestants.append(fio.read_method(contestants[0].files, plan.fio))
     cold = measure.run_rounds(
-        contestants, plan.rounds, plan.total_bytes, prepare=_evict_source, check=check
+        contestants,
+        # A buffered read fills the page cache too.
+        Rounds(plan.rounds, plan.total_bytes, 2 * plan.total_bytes),
+        prepare=_evict_source,
+        check=check,
     )
     cold |= _measure_into(plan, shapes, check)
     warm_contestants = [m for m in contestants if m.name in _WARM]
     warm = measure.run_rounds(
-        warm_contestants, plan.rounds, plan.total_bytes, prepare=_warm_source, check=check
+        warm_contestants,
+        Rounds(plan.rounds, plan.total_bytes, plan.total_bytes),
+        prepare=_warm_source,
+        check=check,
     )
     for method in written:
         measure.remove(method.files)
@@ -112,9 +122,8 @@ def _measure_into(
     into = methods.into_method(plan.directory, own)
     limit = fio.read_method(into.files, plan.fio)
     beside = Method(f"{limit.name}, beside into=", limit.run, limit.files)
-    return measure.run_rounds(
-        [into, beside], plan.rounds, plan.total_bytes, prepare=_evict_source, check=check
-    )
+    rounds = Rounds(plan.rounds, plan.total_bytes, 0)
+    return measure.run_rounds([into, beside], rounds, prepare=_evict_source, check=check)
 
 
 def _checker(expected: dict[str, int]) -> Callable[[Method, Any], None]:
@@ -132,7 +141,11 @@ def measure_small(plan: Plan) -> dict[str, Samples]:
     expected = methods.checksums(state)
     savers = methods.save_methods(state, plan.directory)[:2]
     results = {
-        "small_save": measure.run_rounds(savers, plan.rounds, total_bytes, prepare=_remove_target)
+        "small_save": measure.run_rounds(
+            savers,
+            Rounds(plan.rounds, total_bytes, total_bytes),
+            prepare=_remove_target,
+        )
     }
     del state
     for cache, prepare in (("cold", _evict_source), ("warm", _warm_source)):
@@ -140,8 +153,7 @@ def measure_small(plan: Plan) -> dict[str, Samples]:
             results[f"small_load_{cache}_{'safe' if weights_only else 'full'}"] = (
                 measure.run_rounds(
                     _small_loaders(plan.directory, weights_only=weights_only),
-                    plan.rounds,
-                    total_bytes,
+                    Rounds(plan.rounds, total_bytes, 2 * total_bytes),
                     prepare=prepare,
                     check=_checker(expected),
                 )
