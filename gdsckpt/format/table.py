@@ -74,9 +74,6 @@ def encode(table: ChunkTable) -> bytes:
     )
 
 
-_TOO_LARGE = (RecursionError, OverflowError)
-
-
 def decode(raw: bytes, path: str, offset: int) -> ChunkTable:
     """Decode the table.
 
