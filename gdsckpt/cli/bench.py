@@ -1,11 +1,12 @@
 """Measure save and load on this machine, beside torch.save and the drive's own rate.
 
-The arguments are those of bench/run.py: 'gdsckpt bench -- --help' lists them.
+All other arguments are those of bench/run.py: 'gdsckpt bench -- --help' lists them.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,13 +15,13 @@ from typing import Any
 import gdsckpt
 from gdsckpt.cli import output
 from gdsckpt.cli.exits import Exit
+from gdsckpt.config import ENVIRONMENT_PREFIX
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="given to bench/run.py"
-    )
+    parser.set_defaults(takes_rest=True)
+    parser.usage = "gdsckpt bench [-h] [--set NAME=VALUE] [--debug] [--] [ARGUMENT ...]"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,7 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
             "'pip install -e .[bench]' and this command again."
         )
         return Exit.FAILED
-    passed = [text for text in arguments.arguments if text != "--"]
+    for name, value in vars(arguments.config).items():  # the benchmark takes them from there
+        os.environ[f"{ENVIRONMENT_PREFIX}{name.upper()}"] = str(value)
+    passed = [text for text in arguments.rest if text != "--"]
     code: int | None = program.main(passed)
     return code or Exit.OK
 

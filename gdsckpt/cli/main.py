@@ -49,7 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     try:
-        arguments = _parser(words).parse_args(words)
+        parser = _parser(words)
+        arguments, rest = parser.parse_known_args(words)
+        if rest and not arguments.takes_rest:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        arguments.rest = rest
         with output.redirected_warnings(debug=debug):
             return _run(arguments)
     except KeyboardInterrupt:
@@ -114,6 +118,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gdsckpt {__version__}")
     _add_common(parser, "early_settings", debug=False)
+    parser.set_defaults(takes_rest=False)
     commands = parser.add_subparsers(
         metavar="COMMAND", required=True, dest="command", parser_class=_Parser
     )

@@ -322,7 +322,9 @@ def _compare_tensors(name: str, a: Any, b: Any, found: Comparison) -> None:
 def _describe(tensor: torch.Tensor) -> str:
     dtype = str(tensor.dtype).removeprefix("torch.")
     layout = "" if tensor.layout == torch.strided else f" {str(tensor.layout).split('.')[-1]}"
-    return f"{dtype} [{', '.join(map(str, tensor.shape))}]{layout}"
+    # A nested tensor has a symbol of its own for the length that varies; two never have the same.
+    sizes = [str(n) if str(n).isdigit() else "jagged" for n in tensor.shape]
+    return f"{dtype} [{', '.join(sizes)}]{layout}"
 
 
 def _is_same_value(a: Any, b: Any) -> bool:
