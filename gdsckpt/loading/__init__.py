@@ -18,7 +18,7 @@ from gdsckpt.errors import ConfigError, UnverifiedWarning
 from gdsckpt.loading import into as filling
 from gdsckpt.loading import select
 from gdsckpt.loading.restore import MapLocation, is_meta, restorer
-from gdsckpt.loading.source import ReadOptions, StorageSource, storage_records
+from gdsckpt.loading.source import ReadOptions, StorageSource
 from gdsckpt.loading.stock import load_stock
 from gdsckpt.loading.unpickle import looks_at_values, needs_stock_torch, unpickle
 from gdsckpt.staging import directory, indexing, reader, scanning, stream
@@ -131,7 +131,7 @@ class _Request:
             return
         if shard.origin is Origin.NO_ZIP:
             indexing.require_legacy(shard)  # a file of another kind is worth no warning
-        data = [shard.entries[n] for n in storage_records(shard)]
+        data = [shard.entries[n] for n in shard.storage_records()]
         if shard.origin is Origin.NO_ZIP or any(e.nbytes and not e.crc32 for e in data):
             warnings.warn(
                 f"{shard.path} carries no checksums: damage in it cannot be found. Save it again "
@@ -212,7 +212,7 @@ class _Request:
         if looks_at_values(self._shard, weights_only=self._weights_only):
             entries = self._shard.entries
             wanted = {
-                n for n in storage_records(self._shard) if entries[n].nbytes <= SMALL_STORAGE_BYTES
+                n for n in self._shard.storage_records() if entries[n].nbytes <= SMALL_STORAGE_BYTES
             }
         records: dict[int, int] = {}
         source = StorageSource(self._shard, self._options, wanted)

@@ -74,7 +74,7 @@ class StorageSource:
         self._num_started = 0
         self._bytes_ahead = 0
         self._ready: dict[int, torch.UntypedStorage] = {}
-        indices = storage_records(shard)
+        indices = shard.storage_records()
         if wanted is not None:
             self._blank = _Blank(max((shard.entries[n].nbytes for n in indices), default=0))
         for index in indices:
@@ -183,28 +183,6 @@ class _Blank:
         """Give a storage object of its own; all share their bytes."""
         view: torch.UntypedStorage = self._storage[:nbytes]
         return view
-
-
-def storage_records(shard: Shard) -> list[int]:
-    """List the storage records of a shard in the order in which the pickle names them.
-
-    torch and gdsckpt number storages as the pickler meets them.
-
-    Raises:
-        FormatError: One is compressed, so its size may be any lie.
-    """
-    prefix = f"{shard.archive}/data/"
-    numbered = []
-    for n, entry in enumerate(shard.entries):
-        if entry.name.startswith(prefix):
-            shards.require_stored(shard, entry)
-            numbered.append((_sort_key(entry.name[len(prefix) :]), n))
-    return [n for _, n in sorted(numbered)]
-
-
-def _sort_key(key: str) -> tuple[bool, int, str]:
-    number = shards.storage_key(key)
-    return (number is None, number or 0, key)
 
 
 StorageHook = Callable[[torch.UntypedStorage, str], torch.UntypedStorage]

@@ -15,7 +15,7 @@ from gdsckpt import native
 from gdsckpt.errors import FormatError, GdsckptError, StorageError, UnsafePickleError
 from gdsckpt.format import skeleton
 from gdsckpt.loading.restore import UserCallbackError
-from gdsckpt.loading.source import StorageHook, storage_records
+from gdsckpt.loading.source import StorageHook
 from gdsckpt.staging.shard import Shard
 
 _SMALL_RECORDS = (".data/version", "version", "byteorder", "data.pkl")
@@ -71,7 +71,7 @@ def unpickle(shard: Shard, give: StorageGiver, *, weights_only: bool, verify: bo
         FormatError: The archive lacks a record, or the pickle is broken.
         UnsafePickleError: The pickle needs more than ``weights_only`` allows.
     """
-    indices = storage_records(shard)
+    indices = shard.storage_records()
     small = []
     for name in _SMALL_RECORDS:
         index = shard.find(name)

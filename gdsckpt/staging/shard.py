@@ -58,12 +58,31 @@ class Shard:
     file: files.OpenFile
     footer: Footer | None
     _index_of: dict[str, int] = field(default_factory=dict)
+    _storage_records: list[int] = field(default_factory=list)
 
     def find(self, name: str) -> int | None:
         """Give the index of the record ``<archive>/<name>``, or None."""
         if not self._index_of:
             self._index_of.update({entry.name: n for n, entry in enumerate(self.entries)})
         return self._index_of.get(f"{self.archive}/{name}")
+
+    def storage_records(self) -> list[int]:
+        """List the storage records, as indices, in the order in which the pickle names them.
+
+        torch and gdsckpt number storages as the pickler meets them.
+
+        Raises:
+            FormatError: One is compressed, so its size may be any lie.
+        """
+        if not self._storage_records:
+            prefix = f"{self.archive}/data/"
+            numbered = []
+            for n, entry in enumerate(self.entries):
+                if entry.name.startswith(prefix):
+                    require_stored(self, entry)
+                    numbered.append((_sort_key(entry.name[len(prefix) :]), n))
+            self._storage_records.extend(n for _, n in sorted(numbered))
+        return self._storage_records
 
     def read_record(self, index: int, *, verify: bool = True) -> bytes:
         """Read one small record.
@@ -200,6 +219,11 @@ def storage_key(text: str) -> int | None:
     """Read the ``n`` of a record ``data/<n>``; None for what no pickler writes."""
     is_number = text.isascii() and text.isdigit() and len(text) <= _KEY_DIGITS_MAX
     return int(text) if is_number else None
+
+
+def _sort_key(key: str) -> tuple[bool, int, str]:
+    number = storage_key(key)
+    return (number is None, number or 0, key)
 
 
 _KEY_DIGITS_MAX = 20
