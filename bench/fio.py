@@ -61,7 +61,8 @@ def read_method(path: Path, options: FioOptions) -> Method:
 
 
 def command(what: str, path: Path, nbytes: int, options: FioOptions) -> list[str]:
-    """Build fio's command line."""
+    """Build fio's command line; a request is no larger than the file."""
+    block_bytes = min(options.block_bytes, max(4096, nbytes // 4096 * 4096))
     return [
         "fio",
         "--name=limit",
@@ -69,7 +70,7 @@ def command(what: str, path: Path, nbytes: int, options: FioOptions) -> list[str
         f"--size={nbytes}",
         f"--rw={what}",
         "--direct=1",
-        f"--bs={options.block_bytes}",
+        f"--bs={block_bytes}",
         f"--ioengine={options.ioengine}",
         f"--iodepth={options.iodepth}",
         *(["--end_fsync=1"] if what == "write" else ["--readonly"]),
