@@ -165,7 +165,8 @@ def torch_load(
 def _broken(shard: Shard, error: Exception) -> FormatError:
     return FormatError(
         f"{shard.path} cannot be unpickled: {type(error).__name__}: {_first_line(error)} "
-        "If a class is missing, import or install it; else use another copy.",
+        "If a class is missing, import or install it; if torch lacks a layout on "
+        "that device, load to 'cpu'; else use another copy.",
         path=shard.path,
         offset=0,
     )
