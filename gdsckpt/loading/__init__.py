@@ -70,6 +70,7 @@ def load(  # noqa: PLR0913 - torch.load's arguments, and ours by keyword only
         StateMismatchError: ``into`` or ``keys`` do not fit the checkpoint.
         StorageError: Reading failed.
         ConfigError: An argument or a setting is wrong.
+        MemoryError: The tensors do not fit into memory.
     """
     settings = Config.resolve(config, os.environ)
     if into is not None and map_location is not None:

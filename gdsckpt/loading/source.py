@@ -164,8 +164,18 @@ class StorageSource:
 
 
 def fresh_storage(nbytes: int) -> torch.UntypedStorage:
-    """Allocate host memory for one storage, on huge pages where it is large."""
-    storage = torch.UntypedStorage(nbytes)
+    """Allocate host memory for one storage, on huge pages where it is large.
+
+    Raises:
+        MemoryError: There is not that much.
+    """
+    try:
+        storage = torch.UntypedStorage(nbytes)
+    except RuntimeError as error:
+        raise MemoryError(
+            f"a storage of {nbytes} bytes cannot be allocated. Free memory, or load a part with "
+            "keys=."
+        ) from error
     if nbytes >= HUGEPAGE_BYTES:
         native.advise_hugepages(storage.data_ptr(), nbytes)
     return storage
@@ -176,7 +186,12 @@ class _Blank:
 
     def __init__(self, max_nbytes: int) -> None:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        zeros = mmap.mmap(-1, max(1, max_nbytes), flags=flags)
+        try:
+            zeros = mmap.mmap(-1, max(1, max_nbytes), flags=flags)
+        except OSError as error:
+            raise MemoryError(
+                f"{max_nbytes} bytes of address space cannot be had. Raise the limit (ulimit -v)."
+            ) from error
         self._storage = torch.frombuffer(zeros, dtype=torch.uint8).untyped_storage()
 
     def storage(self, nbytes: int) -> torch.UntypedStorage:

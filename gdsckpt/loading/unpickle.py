@@ -22,6 +22,10 @@ _SMALL_RECORDS = (".data/version", "version", "byteorder", "data.pkl")
 """All that torch reads besides storages; ``.format_version`` is left out on purpose, since with it
 torch may compute offsets instead of reading them."""
 
+_HOLE_BYTES = 1 << 30
+"""What of a storage the skeleton has at most: the kernel refuses to map more than there is memory.
+"""
+
 _LOOKS_AT_DEVICE = (
     b"_rebuild_wrapper_subclass",
     b"_rebuild_device_tensor_from_numpy",
@@ -86,7 +90,8 @@ def unpickle(shard: Shard, give: StorageGiver, *, weights_only: bool, verify: bo
             offset=0,
         )
     bones = skeleton.build(
-        [(shard.entries[n].name, shard.entries[n].nbytes) for n in indices], small
+        [(shard.entries[n].name, min(shard.entries[n].nbytes, _HOLE_BYTES)) for n in indices],
+        small,
     )
     index_at = dict(zip(bones.payload_offsets, indices, strict=True))
     name = f"gdsckpt-skeleton-{os.getpid()}-{next(_serial)}"
@@ -94,7 +99,7 @@ def unpickle(shard: Shard, give: StorageGiver, *, weights_only: bool, verify: bo
     try:
         _write(fd, bones)
         handed = _Handed(give)
-        hook = _hook(name, index_at, handed, shard)
+        hook = _hook(name, index_at, handed, shard, bones.nbytes)
         path = f"/proc/self/fd/{fd}"
         loaded = torch_load(path, hook, shard, weights_only=weights_only, mmap=True)
         handed.require_unchanged(shard)
@@ -199,7 +204,9 @@ def _write(fd: int, bones: skeleton.Skeleton) -> None:
         ) from error
 
 
-def _hook(name: str, index_at: dict[int, int], give: StorageGiver, shard: Shard) -> StorageHook:
+def _hook(
+    name: str, index_at: dict[int, int], give: StorageGiver, shard: Shard, skeleton_nbytes: int
+) -> StorageHook:
     """Build torch's ``map_location``: from an address in the mapped skeleton to a record."""
     base_address: list[int] = []
 
@@ -209,7 +216,8 @@ def _hook(name: str, index_at: dict[int, int], give: StorageGiver, shard: Shard)
             return give(-1, 0, location)
         if not base_address:
             base_address.append(_mapping_address(name))
-        index = index_at.get(storage.data_ptr() - base_address[0])
+        offset = storage.data_ptr() - base_address[0]
+        index = index_at.get(offset)
         if index is None:
             raise FormatError(
                 f"{shard.path} is damaged: its pickle asks for bytes that are no storage record. "
@@ -217,6 +225,9 @@ def _hook(name: str, index_at: dict[int, int], give: StorageGiver, shard: Shard)
                 path=shard.path,
                 offset=0,
             )
+        record_nbytes = shard.entries[index].nbytes
+        if record_nbytes > _HOLE_BYTES and offset + nbytes == skeleton_nbytes:
+            nbytes = record_nbytes  # torch cut the claim at the end of the skeleton
         return give(index, nbytes, location)
 
     return hook

@@ -138,7 +138,7 @@ _kept_fds: set[int] = set()
 
 @contextlib.contextmanager
 def kept_from_children(fd: int) -> Iterator[None]:
-    """Close a locked descriptor in children that are forked meanwhile.
+    """Keep a locked descriptor out of children that are forked meanwhile.
 
     A flock belongs to all copies of a descriptor: a worker that outlives this process would hold
     the lock, and the next save would wait for it.
@@ -150,13 +150,18 @@ def kept_from_children(fd: int) -> Iterator[None]:
         _kept_fds.discard(fd)
 
 
-def _close_kept_fds() -> None:
-    while _kept_fds:
-        with contextlib.suppress(OSError):
-            os.close(_kept_fds.pop())
+def _let_go_in_child() -> None:
+    """Put ``/dev/null`` in the place of the locked descriptors: their owners may yet close them."""
+    if not _kept_fds:
+        return
+    with contextlib.suppress(OSError):
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        while _kept_fds:
+            os.dup2(null, _kept_fds.pop(), inheritable=False)
+        os.close(null)
 
 
-os.register_at_fork(after_in_child=_close_kept_fds)
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def _temporary_stem(target: Path) -> str:

@@ -93,6 +93,31 @@ def write_directory(path, body, entries, **lies):
     Path(path).write_bytes(body + directory + end)
 
 
+def write_sparse(path, nbytes, small):
+    """Write a foreign file with a tensor ``huge`` of ``nbytes`` zeros, and small ones of floats.
+
+    It takes no room on file systems that know holes.
+    """
+    state = {"huge": tensor(Storage("0", nbytes // 4), size=(nbytes // 4,))}
+    for n, (name, payload) in enumerate(small.items(), 1):
+        numel = len(payload) // 4
+        state[name] = tensor(Storage(str(n), numel), size=(numel,))
+    records = [("archive/data.pkl", pickled(state)), ("archive/version", b"3\n")]
+    records += [(f"archive/data/{n}", payload) for n, payload in enumerate(small.values(), 1)]
+    with Path(path).open("wb") as file:
+        entries = []
+        for name, payload in records:
+            entries.append(zipfmt.Entry(name, len(payload), zlib.crc32(payload), file.tell(), True))
+            file.write(zipfmt.local_header(name, len(payload), zlib.crc32(payload)) + payload)
+        entries.append(zipfmt.Entry("archive/data/0", nbytes, 0, file.tell(), True))
+        file.write(zipfmt.local_header("archive/data/0", nbytes, 0))
+        file.seek(nbytes, 1)
+        directory_offset = file.tell()
+        directory = zipfmt.central_directory(entries)
+        file.write(directory)
+        file.write(zipfmt.end_records(len(entries), directory_offset, len(directory), 0))
+
+
 def tried(call, *arguments, **keywords):
     """Call, and give (result, error of the library): one of them is None."""
     try:

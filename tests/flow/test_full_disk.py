@@ -136,9 +136,9 @@ def test_save_whose_space_goes_in_mid_write_raises(ext4, call):
     def take_the_rest(done, total):
         # Called when all but the file's last part is written; that has no blocks yet.
         with (ext4 / "filler").open("ab", buffering=0) as filler, contextlib.suppress(OSError):
-            while filler.write(bytes(4096)):
+            while filler.write(bytes(1024)):
                 pass
-        assert shutil.disk_usage(ext4).free == 0
+        assert shutil.disk_usage(ext4).free < 4096
 
     save(1)
     before = sorted(ext4.rglob("*"))
