@@ -112,7 +112,7 @@ class Config:
         choices=("auto", "pinned"),
     )
     io_threads: int = _setting(
-        4, "Threads that read and write one file at the same time.", minimum=1, maximum=64
+        8, "Threads that read and write one file at the same time.", minimum=1, maximum=64
     )
     chunk_bytes: int = _setting(
         16 * MiB,

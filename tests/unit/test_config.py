@@ -13,7 +13,7 @@ KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
 DEFAULTS = {
     "engine": "auto",
-    "io_threads": 4,
+    "io_threads": 8,
     "chunk_bytes": 16 * MIB,
     "pinned_pool_bytes": 128 * MIB,
     "direct_io": "auto",
