@@ -58,16 +58,17 @@ def test_save_checkpoint_has_one_commit_point(faults, old):
 def test_save_checkpoint_killed_at_every_call_leaves_old_or_new(faults, old):
     calls = calls_of_a_save(faults, old)
     commit = max(n for n, (op, _) in enumerate(calls, 1) if op == "rename")
-    for n in range(1, len(calls) + 1):
-        for when in ("before", "after"):
-            outcome = faults.run(SAVE, f"*:{n}:kill-{when}", old, path=old)
-            assert (outcome.signal, len(outcome.fired)) == (signal.SIGKILL, 1)
-            is_new = n > commit or (n == commit and when == "after")
-            assert loaded(faults, old) == (2 if is_new else 1), outcome.fired
-            # The next save removes abandoned shards and temporary files.
-            assert faults.run(OLD, path=old).error is None
-            assert names(old) == WHOLE, outcome.fired
-            assert loaded(faults, old) == 1
+    # What is there after a call is there before the next one.
+    points = [(n, "before") for n in range(1, len(calls) + 1)]
+    for n, when in [*points, (commit, "after"), (len(calls), "after")]:
+        outcome = faults.run(SAVE, f"*:{n}:kill-{when}", old, path=old)
+        assert (outcome.signal, len(outcome.fired)) == (signal.SIGKILL, 1)
+        is_new = n > commit or (n == commit and when == "after")
+        assert loaded(faults, old) == (2 if is_new else 1), outcome.fired
+        # The next save removes abandoned shards and temporary files.
+        assert faults.run(OLD, path=old).error is None
+        assert names(old) == WHOLE, outcome.fired
+    assert loaded(faults, old) == 1
 
 
 def test_save_checkpoint_killed_in_a_new_directory_leaves_no_checkpoint(faults, tmp_path):
@@ -90,14 +91,14 @@ def test_save_checkpoint_interrupted_at_every_call_leaves_nothing_behind(faults,
     calls = calls_of_a_save(faults, old)
     commit = max(n for n, (op, _) in enumerate(calls, 1) if op == "rename")
     for n in range(1, len(calls) + 1):
-        for when in ("before", "after"):
-            outcome = faults.run(SAVE, f"*:{n}:int-{when}", old, path=old)
-            assert outcome.error["type"] == "KeyboardInterrupt", outcome.error["trace"]
-            now = loaded(faults, old)
-            if n < commit:
-                assert (now, names(old)) == (1, WHOLE), outcome.fired
-            assert faults.run(OLD, path=old).error is None
-            assert names(old) == WHOLE
+        # Python sees a signal after the call, whether it came before or after.
+        outcome = faults.run(SAVE, f"*:{n}:int-after", old, path=old)
+        assert outcome.error["type"] == "KeyboardInterrupt", outcome.error["trace"]
+        now = loaded(faults, old)
+        if n < commit:
+            assert (now, names(old)) == (1, WHOLE), outcome.fired
+        assert faults.run(OLD, path=old).error is None
+        assert names(old) == WHOLE
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def finish(process):
 MANY_SAVES = """
 path, first, call = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 sys.stdout.write("ready\\n"); sys.stdout.flush(); sys.stdin.readline()
-for n in range(first, first + 25):
+for n in range(first, first + 15):
     if call == "save":
         gdsckpt.save(value(n), path)
     else:
@@ -77,7 +77,7 @@ for n in range(first, first + 25):
 MANY_LOADS = """
 path = sys.argv[1]
 sys.stdout.write("ready\\n"); sys.stdout.flush(); sys.stdin.readline()
-for n in range(60):
+for n in range(40):
     which(gdsckpt.load(path))
     assert gdsckpt.verify(path).ok is True
 """
@@ -99,7 +99,7 @@ def test_processes_that_save_to_one_path_leave_one_whole_state(tmp_path, call):
         process.stdin.flush()
     for process in processes:
         finish(process)
-    assert which(gdsckpt.load(path)) in (124, 224)
+    assert which(gdsckpt.load(path)) in (114, 214)
     assert [*tmp_path.iterdir()] == [path]
     if call == "save_checkpoint":
         manifest = json.loads((path / "manifest.json").read_text())
@@ -482,7 +482,7 @@ def test_save_whose_progress_raises_keeps_the_old_file(tmp_path):
 @pytest.mark.parametrize("call", ["save", "save_checkpoint"])
 def test_save_killed_at_random_times_leaves_a_whole_state(tmp_path, call):
     path = tmp_path / "a"
-    code = MANY_SAVES.replace("range(first, first + 25)", "range(first, 10**9)")
+    code = MANY_SAVES.replace("range(first, first + 15)", "range(first, 10**9)")
     for n in range(60):
         process = start(code, path, n * 1000, call)
         process.stdout.readline()
