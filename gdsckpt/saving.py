@@ -47,7 +47,9 @@ def save(
         What was written, how, and how long it took.
 
     Raises:
-        StorageError: The save failed; a file at ``f`` is what it was before.
+        StorageError: The save failed; a file at ``f`` is what it was before. Only where ``path`` of
+            the error is the directory, its sync failed after the rename: the new file is there and
+            whole, but a power failure may bring back the old one.
         ConfigError: ``obj`` cannot be pickled, or a setting is wrong.
     """
     settings = Config.resolve(config, os.environ)
