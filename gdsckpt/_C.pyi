@@ -74,6 +74,13 @@ def advise_hugepages(address: int, nbytes: int) -> None:
     Only advice: a refusal changes nothing but speed and is not reported.
     """
 
+def populate(address: int, nbytes: int) -> None:
+    """Have the whole pages inside a range of memory provided now (MADV_POPULATE_WRITE).
+
+    Their content stays. Threads that write to them later meet no page faults. Only advice, as
+    above: kernels before 5.14 do nothing.
+    """
+
 def direct_alignment(fd: int) -> int:
     """Alignment in bytes that direct I/O on this file needs of memory and offsets.
 

@@ -19,6 +19,7 @@ try:
         crc32_zeros,
         direct_alignment,
         fallocate,
+        populate,
     )
 except ImportError as error:
     if error.name not in (None, "gdsckpt._C"):
@@ -45,4 +46,5 @@ __all__ = [
     "crc32_zeros",
     "direct_alignment",
     "fallocate",
+    "populate",
 ]

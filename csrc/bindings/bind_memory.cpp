@@ -14,6 +14,9 @@ void bind_memory(py::module_& module) {
   module.def("advise_hugepages", &advise_hugepages, "address"_a, "nbytes"_a,
              py::call_guard<py::gil_scoped_release>(),
              "Ask for huge pages on the whole pages inside; only advice.");
+  module.def("populate", &populate, "address"_a, "nbytes"_a,
+             py::call_guard<py::gil_scoped_release>(),
+             "Let the kernel provide the whole pages inside; only advice.");
   module.def(
       "direct_alignment", &direct_alignment, "fd"_a, py::call_guard<py::gil_scoped_release>(),
       "Alignment that direct I/O needs; 4096 where unknown, 0 where there is no direct I/O.");

@@ -16,14 +16,25 @@ namespace {
 
 constexpr std::size_t kHugePageBytes = 2 * 1024 * 1024;
 
-}  // namespace
+// <asm-generic/mman-common.h> of Linux 5.14; older kernels refuse it, older headers lack it.
+constexpr int kMadvPopulateWrite = 23;
 
-void advise_hugepages(std::uint64_t address, std::uint64_t nbytes) noexcept {
+/// Advises on the whole pages inside; a refusal costs speed only.
+void advise(std::uint64_t address, std::uint64_t nbytes, int advice) noexcept {
   const auto page_bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   const std::uint64_t begin = align_up(address, page_bytes);
   const std::uint64_t end = align_down(address + nbytes, page_bytes);
-  if (begin < end)
-    static_cast<void>(madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE));
+  if (begin < end) static_cast<void>(madvise(reinterpret_cast<void*>(begin), end - begin, advice));
+}
+
+}  // namespace
+
+void advise_hugepages(std::uint64_t address, std::uint64_t nbytes) noexcept {
+  advise(address, nbytes, MADV_HUGEPAGE);
+}
+
+void populate(std::uint64_t address, std::uint64_t nbytes) noexcept {
+  advise(address, nbytes, kMadvPopulateWrite);
 }
 
 MappedMemory::MappedMemory(std::size_t nbytes) : data_(nullptr), nbytes_(nbytes) {

@@ -9,6 +9,10 @@ namespace gdsckpt {
 /// that refuses changes nothing but speed, so the result is not looked at.
 void advise_hugepages(std::uint64_t address, std::uint64_t nbytes) noexcept;
 
+/// Has the whole pages inside provided now, so that threads that fill them meet no page faults.
+/// Only advice, as above.
+void populate(std::uint64_t address, std::uint64_t nbytes) noexcept;
+
 /// Anonymous private memory, unmapped with the object. Not inherited by forked children: a copy on
 /// write of a page while direct I/O runs on it would send the bytes to the wrong page (open(2),
 /// NOTES on O_DIRECT and fork).

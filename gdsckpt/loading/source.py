@@ -161,6 +161,9 @@ class StorageSource:
             rows.extend((address, entry.nbytes, offsets[index], native.NO_CRC_SLOT))
         wave.transfer = self._options.engine.read(self._shard.file.native, rows)
         self._bytes_ahead += wave.nbytes
+        for storage in wave.storages:  # in this idle thread: one of the engine's that meets a page
+            if storage.nbytes() >= HUGEPAGE_BYTES:  # fault keeps its slab from the drive meanwhile
+                native.populate(storage.data_ptr(), storage.nbytes())
 
 
 def fresh_storage(nbytes: int) -> torch.UntypedStorage:

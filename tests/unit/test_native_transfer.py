@@ -282,6 +282,15 @@ def test_direct_alignment_is_a_power_of_two_or_zero(opened):
     assert alignment <= 65536
 
 
+def test_populate_takes_any_range_and_keeps_its_content():
+    content = bytes(range(256)) * 400
+    memory = Memory(content)
+    native.populate(memory.address, memory.nbytes)
+    native.populate(memory.address, 1)
+    native.populate(0, 0)
+    assert ctypes.string_at(memory.address, memory.nbytes) == content
+
+
 def test_advise_hugepages_takes_any_range():
     memory = Memory(bytes(100_000))
     native.advise_hugepages(memory.address, memory.nbytes)
