@@ -94,8 +94,9 @@ def direct_alignment(fd: int) -> int:
 class File:
     """What a transfer needs to know of an open file.
 
-    Does not own the descriptors: they must stay open until every transfer has ended. After a
-    refusal of direct I/O (EINVAL, EOPNOTSUPP) all its transfers go on buffered.
+    Has duplicates of the descriptors: whatever interrupts its maker, no transfer works on a number
+    that has become another file. After a refusal of direct I/O (EINVAL, EOPNOTSUPP) all its
+    transfers go on buffered.
     """
 
     def __init__(
@@ -111,7 +112,11 @@ class File:
 
         Raises:
             ConfigError: ``alignment`` is something else.
+            StorageError: There are no more descriptors.
         """
+
+    def close(self) -> None:
+        """Let the descriptors go as soon as no transfer uses them. A second call does nothing."""
 
     @property
     def path(self) -> str:
@@ -205,7 +210,9 @@ class Engine:
             MemoryError: The threads cannot be started.
         """
 
-    def write(self, file: File, extents: Buffer, *, chunk_bytes: int) -> Transfer:
+    def write(
+        self, file: File, extents: Buffer, *, chunk_bytes: int, owner: object = None
+    ) -> Transfer:
         """Write extents, and zeros between them, from the first to the last byte named.
 
         Args:
@@ -215,19 +222,23 @@ class Engine:
                 extent, over 4 zero bytes.
             chunk_bytes: Unit of I/O and of checksums, a multiple of the file's alignment; cuts at
                 multiples of the file offset.
+            owner: Kept alive until the transfer has ended: whatever keeps the memory alive.
 
         Raises:
             ConfigError: Extents or ``chunk_bytes`` cannot be.
             EngineUnavailableError: The engine is closed or belongs to the parent process.
         """
 
-    def read(self, file: File, extents: Buffer, *, gap_bytes: int = 65536) -> Transfer:
+    def read(
+        self, file: File, extents: Buffer, *, gap_bytes: int = 65536, owner: object = None
+    ) -> Transfer:
         """Read extents to their addresses; ``crc_offset`` is ignored.
 
         Args:
             file: Where from.
             extents: What to read.
             gap_bytes: Neighbours with a hole of at most this many bytes are read together.
+            owner: As for ``write``.
 
         Raises:
             ConfigError: The extents cannot be.

@@ -76,13 +76,14 @@ void result(const TransferHandle& handle) {
 
 void bind_file(py::module_& module) {
   py::class_<File, std::shared_ptr<File>>(
-      module, "File",
-      "What a transfer needs to know of an open file; does not own the descriptors.")
+      module, "File", "What a transfer needs to know of an open file; has descriptors of its own.")
       .def(py::init([](const py::str& path, int buffered_fd, int direct_fd,
                        std::uint64_t alignment) {
              return std::make_shared<File>(encode_path(path), buffered_fd, direct_fd, alignment);
            }),
            "path"_a, "buffered_fd"_a, "direct_fd"_a = -1, "alignment"_a = 4096)
+      .def("close", &File::close,
+           "Needed no more: the descriptors go as soon as no transfer uses them.")
       .def_property_readonly(
           "path", [](const File& file) { return decode_path(file.path()); },
           "The path, for messages.")
@@ -129,8 +130,9 @@ void bind_transfer(py::module_& module) {
 
 using HandlePtr = std::unique_ptr<TransferHandle>;
 
+// `owner` is kept alive by the returned object: the call policy does it.
 HandlePtr write(PinnedEngine& engine, std::shared_ptr<File> file, const py::object& extents,
-                std::uint64_t chunk_bytes) {
+                std::uint64_t chunk_bytes, const py::object& /*owner*/) {
   std::vector<Extent> rows = copy_extents(extents);
   const py::gil_scoped_release no_gil;
   return std::make_unique<TransferHandle>(
@@ -138,7 +140,7 @@ HandlePtr write(PinnedEngine& engine, std::shared_ptr<File> file, const py::obje
 }
 
 HandlePtr read(PinnedEngine& engine, std::shared_ptr<File> file, const py::object& extents,
-               std::uint64_t gap_bytes) {
+               std::uint64_t gap_bytes, const py::object& /*owner*/) {
   std::vector<Extent> rows = copy_extents(extents);
   const py::gil_scoped_release no_gil;
   return std::make_unique<TransferHandle>(engine.read(std::move(file), std::move(rows), gap_bytes));
@@ -191,9 +193,9 @@ void bind_engine(py::module_& module) {
                                                           py::release_gil_before_calling_cpp_dtor())
       .def(py::init(&make_engine), py::kw_only(), "io_threads"_a, "slab_bytes"_a, "num_slabs"_a)
       .def("write", &write, "file"_a, "extents"_a, py::kw_only(), "chunk_bytes"_a,
-           "Gather extents and write them.")
+           "owner"_a = py::none(), py::keep_alive<0, 5>(), "Gather extents and write them.")
       .def("read", &read, "file"_a, "extents"_a, py::kw_only(), "gap_bytes"_a = 65536,
-           "Read extents to their addresses.")
+           "owner"_a = py::none(), py::keep_alive<0, 5>(), "Read extents to their addresses.")
       .def("scan", &scan, "file"_a, "begin"_a, "end"_a, py::kw_only(), "chunk_bytes"_a,
            "Checksum the chunks of a file range.")
       .def("close", py::overload_cast<>(&PinnedEngine::close),

@@ -13,6 +13,26 @@
 #include "core/error.hpp"
 
 namespace gdsckpt {
+namespace {
+
+/// `fd` itself where it is none or not open.
+int own(int fd, const std::string& path) {
+  if (fd < 0 || fcntl(fd, F_GETFD) < 0) return fd;
+  const int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (duplicate < 0) throw make_storage_error({"dup", path, 0, 0}, errno);
+  return duplicate;
+}
+
+}  // namespace
+
+OwnFd::OwnFd(int fd, const std::string& path) : fd_(own(fd, path)), is_duplicate_(get() != fd) {}
+
+OwnFd::~OwnFd() { close(); }
+
+void OwnFd::close() noexcept {
+  const int fd = fd_.exchange(-1, std::memory_order_acq_rel);
+  if (is_duplicate_ && fd >= 0) static_cast<void>(::close(fd));
+}
 
 std::string path_of_fd(int fd) {
   std::array<char, PATH_MAX> target{};

@@ -1,9 +1,30 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
 namespace gdsckpt {
+
+/// A duplicate of somebody else's descriptor, closed with the object or before.
+class OwnFd {
+ public:
+  /// `fd`: -1 for none. One that is not open is taken as it is: its use says so, with the
+  /// operation. Throws StorageError (op "dup") where there are no more descriptors.
+  OwnFd(int fd, const std::string& path);
+  ~OwnFd();
+  OwnFd(const OwnFd&) = delete;
+  OwnFd& operator=(const OwnFd&) = delete;
+
+  /// -1 after `close`.
+  int get() const noexcept { return fd_.load(std::memory_order_acquire); }
+  /// Closes the duplicate. Any thread may call, once nobody uses the number.
+  void close() noexcept;
+
+ private:
+  std::atomic<int> fd_;
+  const bool is_duplicate_;
+};
 
 /// Path that an open descriptor was opened by, "fd N" where the kernel does not tell.
 std::string path_of_fd(int fd);

@@ -10,8 +10,8 @@ namespace gdsckpt {
 
 File::File(std::string path, int buffered_fd, int direct_fd, std::uint64_t alignment)
     : path_(std::move(path)),
-      buffered_fd_(buffered_fd),
-      direct_fd_(direct_fd),
+      buffered_fd_(buffered_fd, path_),
+      direct_fd_(direct_fd, path_),
       alignment_(alignment) {
   if (!is_power_of_two(alignment) || alignment > kMaxAlignment)
     throw ConfigError("alignment is " + std::to_string(alignment) +
@@ -20,6 +20,16 @@ File::File(std::string path, int buffered_fd, int direct_fd, std::uint64_t align
 }
 
 File::~File() { std::unique_ptr<const std::string>(refusal_.load()).reset(); }
+
+void File::close() noexcept {
+  if (!is_closed_.exchange(true)) end_use();
+}
+
+void File::end_use() noexcept {
+  if (num_users_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  buffered_fd_.close();
+  direct_fd_.close();
+}
 
 void File::refuse_direct(std::string reason) {
   auto mine = std::make_unique<const std::string>(std::move(reason));

@@ -18,6 +18,7 @@ Transfer::Transfer(TransferResources resources, std::shared_ptr<File> file, cons
                                                       " failed: out of memory.")) {}
 
 void Transfer::start(const std::shared_ptr<Transfer>& transfer) {
+  transfer->file_->begin_use();
   const std::size_t num_jobs = transfer->num_jobs();
   if (num_jobs == 0) return transfer->conclude();
   transfer->unfinished_.store(num_jobs);
@@ -115,6 +116,7 @@ void Transfer::jobs_ended(std::size_t num_jobs) noexcept {
 
 void Transfer::conclude() noexcept {
   if (!is_dropping_.load()) guard([this] { finish(); });
+  file_->end_use();
   // Notified under the lock: the waiter may destroy the transfer as soon as it can see the end.
   const std::lock_guard lock(mutex_);
   if (failure_ == nullptr && is_cancelled_) failure_ = cancelled_error_;

@@ -22,7 +22,7 @@ class Extent:
     """Contiguous bytes to move.
 
     Attributes:
-        address: Host address of the first byte; the caller keeps the memory alive.
+        address: Host address of the first byte.
         nbytes: Number of bytes.
         file_offset: Where they stand in the file.
         crc_offset: File offset where the engine has to leave their CRC-32 (4 bytes,
@@ -52,10 +52,15 @@ class Engine(Protocol):
 
     name: str
 
-    def write(self, file: native.File, extents: array[int], *, chunk_bytes: int) -> native.Transfer:
-        """Start to write packed extents; gives the CRC-32 of each extent and of each chunk."""
+    def write(
+        self, file: native.File, extents: array[int], *, chunk_bytes: int, owner: object
+    ) -> native.Transfer:
+        """Start to write packed extents; gives the CRC-32 of each extent and of each chunk.
 
-    def read(self, file: native.File, extents: array[int]) -> native.Transfer:
+        ``owner`` keeps the memory alive; the transfer holds it until its end.
+        """
+
+    def read(self, file: native.File, extents: array[int], *, owner: object) -> native.Transfer:
         """Start to read packed extents into memory; gives the CRC-32 of each extent."""
 
     def scan(self, file: native.File, begin: int, end: int, *, chunk_bytes: int) -> native.Transfer:

@@ -27,13 +27,15 @@ class PinnedEngine:
             io_threads=io_threads, slab_bytes=slab_bytes, num_slabs=num_slabs
         )
 
-    def write(self, file: native.File, extents: array[int], *, chunk_bytes: int) -> native.Transfer:
+    def write(
+        self, file: native.File, extents: array[int], *, chunk_bytes: int, owner: object
+    ) -> native.Transfer:
         """Start to write; see :class:`gdsckpt.engine.base.Engine`."""
-        return self._native.write(file, extents, chunk_bytes=chunk_bytes)
+        return self._native.write(file, extents, chunk_bytes=chunk_bytes, owner=owner)
 
-    def read(self, file: native.File, extents: array[int]) -> native.Transfer:
+    def read(self, file: native.File, extents: array[int], *, owner: object) -> native.Transfer:
         """Start to read; see :class:`gdsckpt.engine.base.Engine`."""
-        return self._native.read(file, extents)
+        return self._native.read(file, extents, owner=owner)
 
     def scan(self, file: native.File, begin: int, end: int, *, chunk_bytes: int) -> native.Transfer:
         """Start to scan; see :class:`gdsckpt.engine.base.Engine`."""

@@ -141,7 +141,7 @@ def read_direct(plan: FillPlan, shard: Shard, options: ReadOptions) -> None:
         nbytes = shard.entries[index].nbytes
         address = tensor.data_ptr() if nbytes else 0
         rows.extend((address, nbytes, shard.payload_offsets[index], native.NO_CRC_SLOT))
-    transfer = options.engine.read(shard.file.native, rows)
+    transfer = options.engine.read(shard.file.native, rows, owner=plan)
     base.wait(transfer)
     for tensor in plan.direct.values():  # autograd must notice, as with copy_
         torch.autograd.graph.increment_version(tensor)

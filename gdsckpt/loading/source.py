@@ -159,7 +159,9 @@ class StorageSource:
             wave.storages.append(storage)
             address = storage.data_ptr() if entry.nbytes else 0
             rows.extend((address, entry.nbytes, offsets[index], native.NO_CRC_SLOT))
-        wave.transfer = self._options.engine.read(self._shard.file.native, rows)
+        wave.transfer = self._options.engine.read(
+            self._shard.file.native, rows, owner=wave.storages
+        )
         self._bytes_ahead += wave.nbytes
         for storage in wave.storages:  # in this idle thread: one of the engine's that meets a page
             if storage.nbytes() >= HUGEPAGE_BYTES:  # fault keeps its slab from the drive meanwhile

@@ -57,12 +57,14 @@ class ShardPlan:
         layout: Where each record lies.
         extents: Packed rows for :class:`gdsckpt.engine.base.Engine`: a header before each payload.
         literals: Memory of the headers and small records; has to outlive the transfer.
+        storages: Memory of the payloads; likewise.
         tensors: Named tensors for the chunk table.
     """
 
     layout: ShardLayout
     extents: array[int]
     literals: bytearray
+    storages: Sequence[Buffer]
     tensors: tuple[table.TensorEntry, ...]
 
 
@@ -111,7 +113,7 @@ def _with_extents(
         crc_offset = record.header_offset + zipfmt.LOCAL_CRC_OFFSET
         rows += (base + header_at, header_nbytes, record.header_offset, native.NO_CRC_SLOT)
         rows += (address if record.nbytes else 0, record.nbytes, record.payload_offset, crc_offset)
-    return ShardPlan(shard, array("Q", rows), literals, content.tensors)
+    return ShardPlan(shard, array("Q", rows), literals, content.storages, content.tensors)
 
 
 @dataclass(frozen=True, slots=True)

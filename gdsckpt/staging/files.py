@@ -63,10 +63,13 @@ def transfers_on(fd: int, path: str, *, writable: bool, direct_io: str) -> Itera
             refused = "the file system offers no direct I/O"
         usable_fd = direct_fd if alignment else -1
         file = native.File(path, fd, usable_fd, alignment or _USUAL_ALIGNMENT)
-        yield OpenFile(path, fd, file, refused)
     finally:
         if direct_fd >= 0:
             os.close(direct_fd)
+    try:
+        yield OpenFile(path, fd, file, refused)
+    finally:
+        file.close()
 
 
 def _open_direct(fd: int, *, writable: bool, direct_io: str) -> tuple[int, str]:

@@ -165,7 +165,7 @@ def _transfer(
     progress: base.Progress | None,
 ) -> tuple[Tail, int]:
     """Move chunks, then the tail; gives the tail and the CRC-32 of the whole file."""
-    transfer = engine.write(file.native, plan.extents, chunk_bytes=chunk_bytes)
+    transfer = engine.write(file.native, plan.extents, chunk_bytes=chunk_bytes, owner=plan)
     base.wait(transfer, progress)
     covered_bytes = plan.layout.covered_bytes
     chunk_crcs = checksum.unpack_crcs(transfer.chunk_crcs())
@@ -173,7 +173,8 @@ def _transfer(
     chunk_table = ChunkTable(chunk_bytes, covered_bytes, tuple(chunk_crcs), plan.tensors)
     tail = shard_content.encode_tail(plan.layout, record_crcs, chunk_table)
     extent = base.Extent(shard_content.address_of(tail.raw), len(tail.raw), tail.file_offset)
-    base.wait(engine.write(file.native, base.pack_extents([extent]), chunk_bytes=chunk_bytes))
+    rows = base.pack_extents([extent])
+    base.wait(engine.write(file.native, rows, chunk_bytes=chunk_bytes, owner=tail))
     spans = checksum.chunk_spans(covered_bytes, chunk_bytes)
     crc32 = checksum.combine(
         (crc, nbytes) for crc, (_, nbytes) in zip(chunk_crcs, spans, strict=True)

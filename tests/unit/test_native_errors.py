@@ -70,6 +70,7 @@ def test_write_to_a_full_file_system_raises_enospc(engine, tmp_path, direct):
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("this process may not mount a tmpfs")
     fd = direct_fd = -1
+    file = native.File("none", -1)
     try:
         fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT, 0o600)
         if direct:
@@ -85,6 +86,7 @@ def test_write_to_a_full_file_system_raises_enospc(engine, tmp_path, direct):
         assert (caught.value.op, caught.value.errno) == ("fallocate", errno.ENOSPC)
         assert caught.value.path == str(tmp_path / "file")
     finally:
+        file.close()
         for opened in (fd, direct_fd):
             if opened >= 0:
                 os.close(opened)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,11 @@ def has_io_threads(count):
         if time.monotonic() > deadline:
             return False
     return True
+
+
+def num_fds_of(path):
+    links = Path("/proc/self/fd").iterdir()
+    return sum(link.readlink() == path for link in links if link.is_symlink())
 
 
 def start_many(engine, file, count=50):
@@ -217,3 +223,47 @@ except KeyboardInterrupt:
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "interrupted\n", "")
+
+
+def test_transfer_goes_on_when_its_maker_closes_the_descriptor(engine, tmp_path):
+    path = tmp_path / "file"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    file = native.File(str(path), fd)
+    transfers = start_many(engine, file)
+    os.close(fd)
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT, 0o600)
+    assert other == fd  # the number is another file's by now
+    for transfer in transfers:
+        transfer.result()
+    assert os.fstat(other).st_size == 0
+    os.close(other)
+    assert path.stat().st_size > 0
+
+
+def test_closed_file_keeps_descriptors_for_running_transfers_only(engine, tmp_path):
+    path = tmp_path / "file"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    file = native.File(str(path), fd)
+    os.close(fd)
+    transfers = start_many(engine, file)
+    file.close()
+    file.close()
+    for transfer in transfers:
+        transfer.result()
+    assert num_fds_of(path) == 0  # though file and transfers are still there
+    with pytest.raises(StorageError) as caught:
+        engine.write(file, EXTENTS, chunk_bytes=CHUNK).result()
+    assert caught.value.errno == errno.EBADF
+
+
+def test_transfer_keeps_its_owner_until_it_is_let_go(engine, scratch):
+    class Owner:
+        pass
+
+    owner = Owner()
+    alive = weakref.ref(owner)
+    transfer = engine.write(scratch, EXTENTS, chunk_bytes=CHUNK, owner=owner)
+    del owner
+    assert alive() is not None
+    del transfer
+    assert alive() is None
