@@ -118,6 +118,9 @@ class File:
     def close(self) -> None:
         """Let the descriptors go as soon as no transfer uses them. A second call does nothing."""
 
+    def abandon(self) -> None:
+        """Close a forked child's copies of the descriptors: the transfers are the parent's."""
+
     @property
     def path(self) -> str:
         """The path as given."""

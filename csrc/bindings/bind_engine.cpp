@@ -84,6 +84,7 @@ void bind_file(py::module_& module) {
            "path"_a, "buffered_fd"_a, "direct_fd"_a = -1, "alignment"_a = 4096)
       .def("close", &File::close,
            "Needed no more: the descriptors go as soon as no transfer uses them.")
+      .def("abandon", &File::abandon, "For a forked child: closes its copies at once.")
       .def_property_readonly(
           "path", [](const File& file) { return decode_path(file.path()); },
           "The path, for messages.")

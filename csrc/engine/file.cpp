@@ -26,7 +26,10 @@ void File::close() noexcept {
 }
 
 void File::end_use() noexcept {
-  if (num_users_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (num_users_.fetch_sub(1, std::memory_order_acq_rel) == 1) abandon();
+}
+
+void File::abandon() noexcept {
   buffered_fd_.close();
   direct_fd_.close();
 }

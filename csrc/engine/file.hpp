@@ -24,6 +24,8 @@ class File {
 
   /// The maker needs the file no more; transfers that run go on. A second call does nothing.
   void close() noexcept;
+  /// For a forked child, which has none of the transfers: closes its copies at once.
+  void abandon() noexcept;
   /// A transfer begins to use the descriptors, and ends to: one call of `end_use` for each.
   void begin_use() noexcept { num_users_.fetch_add(1, std::memory_order_acq_rel); }
   void end_use() noexcept;

@@ -66,9 +66,11 @@ def transfers_on(fd: int, path: str, *, writable: bool, direct_io: str) -> Itera
     finally:
         if direct_fd >= 0:
             os.close(direct_fd)
+    _kept_files.add(file)
     try:
         yield OpenFile(path, fd, file, refused)
     finally:
+        _kept_files.discard(file)
         file.close()
 
 
@@ -137,6 +139,7 @@ def _discard(temporary: Path, owner: int, cause: BaseException | None = None) ->
 
 
 _kept_fds: set[int] = set()
+_kept_files: set[native.File] = set()
 
 
 @contextlib.contextmanager
@@ -155,6 +158,8 @@ def kept_from_children(fd: int) -> Iterator[None]:
 
 def _let_go_in_child() -> None:
     """Put ``/dev/null`` in the place of the locked descriptors: their owners may yet close them."""
+    while _kept_files:
+        _kept_files.pop().abandon()
     if not _kept_fds:
         return
     with contextlib.suppress(OSError):
