@@ -20,6 +20,7 @@ from gdsckpt.staging import stream, writer
 from gdsckpt.staging.content import Buffer, ShardContent
 from gdsckpt.staging.directory import SaveIdentity
 from gdsckpt.staging.writer import WrittenShard
+from gdsckpt.tensors import collector
 from gdsckpt.tensors.naming import tensor_entries
 from gdsckpt.tensors.pickling import pickle_state
 
@@ -107,12 +108,13 @@ def content_of(obj: object) -> ShardContent:
     Raises:
         ConfigError: It cannot be pickled.
     """
-    pickled = pickle_state(obj)
-    return ShardContent(
-        storages=[_host_buffer(storage) for storage in pickled.storages],
-        pickle=pickled.pickle,
-        tensors=tensor_entries(obj, pickled.key_of),
-    )
+    with collector.paused():
+        pickled = pickle_state(obj)
+        return ShardContent(
+            storages=[_host_buffer(storage) for storage in pickled.storages],
+            pickle=pickled.pickle,
+            tensors=tensor_entries(obj, pickled.key_of),
+        )
 
 
 def _host_buffer(storage: torch.UntypedStorage) -> Buffer:

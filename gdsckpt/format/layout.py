@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gdsckpt.format import zipfmt
 
@@ -33,8 +34,7 @@ SMALL_ALIGNMENT = 64
 """torch's own alignment: what ``mmap=True`` readers expect of a tensor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """One record's place in the file.
 
     Attributes:

@@ -1,9 +1,10 @@
 """The skeleton: a small archive that torch unpickles in place of the real one.
 
-It holds the pickle and the other small records of a shard, but of each storage only the local
-header. All storages share one hole, so mapping it costs no memory, whatever the shard's size; where
-a storage begins in the mapping tells which record the pickle asked for. torch thus reads exactly
-the pickle bytes that were checked, and never the payloads.
+It holds the pickle and the other small records of a shard, but of each storage only a local header,
+without name or size: torch looks for nothing else in it. All storages share one hole, so mapping it
+costs no memory, whatever the shard's size; where a storage begins in the mapping tells which record
+the pickle asked for. torch thus reads exactly the pickle bytes that were checked, and never the
+payloads.
 """
 
 from __future__ import annotations
@@ -46,20 +47,20 @@ def build(storages: Sequence[tuple[str, int]], small: Sequence[tuple[str, bytes,
     Returns:
         A skeleton whose central directory names every record.
     """
-    head = bytearray()
-    directory: list[bytes] = []
+    head = bytearray(zipfmt.NAMELESS_HEADER * len(storages))
+    directory = [
+        zipfmt.nameless_entry(name, n * len(zipfmt.NAMELESS_HEADER))
+        for n, (name, _) in enumerate(storages)
+    ]
+    payload_offsets = [(n + 1) * len(zipfmt.NAMELESS_HEADER) for n in range(len(storages))]
     for name, payload, crc32 in small:
         directory.append(zipfmt.central_entry(name, len(payload), crc32, len(head)))
         head += zipfmt.local_header(name, len(payload), crc32)
         head += payload
-    payload_offsets: list[int] = []
-    hole_end = len(head)
-    for name, nbytes in storages:
-        directory.append(zipfmt.central_entry(name, nbytes, 0, len(head)))
-        head += zipfmt.local_header(name, nbytes, 0)
-        payload_offsets.append(len(head))
-        hole_end = max(hole_end, len(head) + nbytes)
+    ends_of_storages = (
+        at + nbytes for at, (_, nbytes) in zip(payload_offsets, storages, strict=True)
+    )
+    tail_offset = max(len(head), *ends_of_storages, 0)
     raw_directory = b"".join(directory)
-    tail_offset = max(hole_end, len(head))
     ends = zipfmt.end_records(len(directory), tail_offset, len(raw_directory), 0)
     return Skeleton(bytes(head), raw_directory + ends, tail_offset, tuple(payload_offsets))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -153,12 +153,13 @@ class StorageSource:
         offsets = self._shard.payload_offsets
         wave.indices.sort(key=offsets.__getitem__)
         rows = array("Q")
+        entries = self._shard.entries
         for index in wave.indices:
-            entry = self._shard.entries[index]
-            storage = fresh_storage(entry.nbytes)
+            nbytes = entries[index].nbytes
+            storage = fresh_storage(nbytes)
             wave.storages.append(storage)
-            address = storage.data_ptr() if entry.nbytes else 0
-            rows.extend((address, entry.nbytes, offsets[index], native.NO_CRC_SLOT))
+            address = storage.data_ptr() if nbytes else 0
+            rows.extend((address, nbytes, offsets[index], native.NO_CRC_SLOT))
         wave.transfer = self._options.engine.read(
             self._shard.file.native, rows, owner=wave.storages
         )
@@ -203,6 +204,3 @@ class _Blank:
         """Give a storage object of its own; all share their bytes."""
         view: torch.UntypedStorage = self._storage[:nbytes]
         return view
-
-
-StorageHook = Callable[[torch.UntypedStorage, str], torch.UntypedStorage]

@@ -15,8 +15,8 @@ from gdsckpt import native
 from gdsckpt.errors import FormatError, GdsckptError, StorageError, UnsafePickleError
 from gdsckpt.format import skeleton
 from gdsckpt.loading.restore import UserCallbackError
-from gdsckpt.loading.source import StorageHook
 from gdsckpt.staging.shard import Shard
+from gdsckpt.tensors import collector
 
 _SMALL_RECORDS = (".data/version", "version", "byteorder", "data.pkl")
 """All that torch reads besides storages; ``.format_version`` is left out on purpose, since with it
@@ -93,13 +93,20 @@ def unpickle(shard: Shard, give: StorageGiver, *, weights_only: bool, verify: bo
         [(shard.entries[n].name, min(shard.entries[n].nbytes, _HOLE_BYTES)) for n in indices],
         small,
     )
-    index_at = dict(zip(bones.payload_offsets, indices, strict=True))
     name = f"gdsckpt-skeleton-{os.getpid()}-{next(_serial)}"
     fd = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         _write(fd, bones)
-        handed = _Handed(give)
-        hook = _hook(name, index_at, handed, shard, bones.nbytes)
+        handed = _Handed()
+        records = _SkeletonRecords(name, bones, indices, shard)
+
+        def hook(storage: torch.UntypedStorage, location: str) -> Any:
+            nbytes = storage.nbytes()
+            if not nbytes:
+                return handed.note(give(-1, 0, location))
+            index, nbytes = records.find(storage.data_ptr(), nbytes)
+            return handed.note(give(index, nbytes, location))
+
         path = f"/proc/self/fd/{fd}"
         loaded = torch_load(path, hook, shard, weights_only=weights_only, mmap=True)
         handed.require_unchanged(shard)
@@ -109,24 +116,30 @@ def unpickle(shard: Shard, give: StorageGiver, *, weights_only: bool, verify: bo
 
 
 class _Handed:
-    """Hands out storages, and finds those that a lying pickle has grown.
+    """The storages that torch was given, to find those that a lying pickle has grown.
 
     A tensor that needs more bytes than its storage has makes torch enlarge the storage, by whatever
     the memory held before.
     """
 
-    def __init__(self, give: StorageGiver) -> None:
-        self._give = give
-        self._storages: list[tuple[torch.UntypedStorage, int]] = []
+    def __init__(self) -> None:
+        self._storages: list[torch.UntypedStorage] = []
+        self._nbytes: list[int] = []  # two flat lists: the garbage collector has less to look at
 
-    def __call__(self, index: int, nbytes: int, location: str) -> Any:
-        storage = self._give(index, nbytes, location)
+    def note(self, storage: Any) -> Any:
+        """Remember a storage and its size; gives it back."""
         if isinstance(storage, torch.UntypedStorage):
-            self._storages.append((storage, storage.nbytes()))
+            self._storages.append(storage)
+            self._nbytes.append(storage.nbytes())
         return storage
 
     def require_unchanged(self, shard: Shard) -> None:
-        for storage, nbytes in self._storages:
+        """Refuse the file if a storage has grown.
+
+        Raises:
+            FormatError: One has.
+        """
+        for storage, nbytes in zip(self._storages, self._nbytes, strict=True):
             if storage.nbytes() > nbytes:
                 raise FormatError(
                     f"{shard.path} is damaged: its pickle places a tensor of {storage.nbytes()} "
@@ -149,7 +162,8 @@ def torch_load(
         mmap: As for torch.
     """
     try:
-        return torch.load(path, map_location=map_location, weights_only=weights_only, mmap=mmap)
+        with collector.paused():
+            return torch.load(path, map_location=map_location, weights_only=weights_only, mmap=mmap)
     except (GdsckptError, MemoryError):
         raise
     except UserCallbackError as error:
@@ -204,33 +218,39 @@ def _write(fd: int, bones: skeleton.Skeleton) -> None:
         ) from error
 
 
-def _hook(
-    name: str, index_at: dict[int, int], give: StorageGiver, shard: Shard, skeleton_nbytes: int
-) -> StorageHook:
-    """Build torch's ``map_location``: from an address in the mapped skeleton to a record."""
-    base_address: list[int] = []
+class _SkeletonRecords:
+    """Which record the pickle asks for: from an address in the mapped skeleton to its index."""
 
-    def hook(storage: torch.UntypedStorage, location: str) -> Any:
-        nbytes = storage.nbytes()
-        if not nbytes:
-            return give(-1, 0, location)
-        if not base_address:
-            base_address.append(_mapping_address(name))
-        offset = storage.data_ptr() - base_address[0]
-        index = index_at.get(offset)
+    def __init__(
+        self, name: str, bones: skeleton.Skeleton, indices: list[int], shard: Shard
+    ) -> None:
+        self._name = name
+        self._index_at = dict(zip(bones.payload_offsets, indices, strict=True))
+        self._nbytes = bones.nbytes
+        self._shard = shard
+        self._address = 0
+
+    def find(self, address: int, nbytes: int) -> tuple[int, int]:
+        """Give the record at an address, and the size that the pickle claims of it.
+
+        Raises:
+            FormatError: No storage record begins there.
+        """
+        if not self._address:
+            self._address = _mapping_address(self._name)
+        offset = address - self._address
+        index = self._index_at.get(offset)
         if index is None:
             raise FormatError(
-                f"{shard.path} is damaged: its pickle asks for bytes that are no storage record. "
-                "Use another copy.",
-                path=shard.path,
+                f"{self._shard.path} is damaged: its pickle asks for bytes that are no storage "
+                "record. Use another copy.",
+                path=self._shard.path,
                 offset=0,
             )
-        record_nbytes = shard.entries[index].nbytes
-        if record_nbytes > _HOLE_BYTES and offset + nbytes == skeleton_nbytes:
+        record_nbytes = self._shard.entries[index].nbytes
+        if record_nbytes > _HOLE_BYTES and offset + nbytes == self._nbytes:
             nbytes = record_nbytes  # torch cut the claim at the end of the skeleton
-        return give(index, nbytes, location)
-
-    return hook
+        return index, nbytes
 
 
 def _mapping_address(name: str) -> int:
