@@ -191,9 +191,15 @@ class Config:
         from_environment = _named_in(environ)
         if isinstance(overrides, Config):
             return overrides
+        if overrides is not None and not isinstance(overrides, Mapping):
+            raise ConfigError(
+                f"config is of type {type(overrides).__name__}. Pass a gdsckpt.Config or a dict of "
+                "settings by name.",
+                field="config",
+            )
         explicit = dict(overrides or {})
         for name in explicit:
-            _check_name(name, list(_settings()))
+            _check_name(str(name), list(_settings()))
         try:
             return cls(**{**from_environment, **explicit})
         except ConfigError as exc:

@@ -16,7 +16,7 @@ from gdsckpt.engine.base import Progress
 from gdsckpt.errors import ConfigError
 from gdsckpt.report import SaveReport
 from gdsckpt.staging import directory as checkpoint_directory
-from gdsckpt.staging import stream, writer
+from gdsckpt.staging import files, stream, writer
 from gdsckpt.staging.content import Buffer, ShardContent
 from gdsckpt.staging.directory import SaveIdentity
 from gdsckpt.staging.writer import WrittenShard
@@ -58,7 +58,7 @@ def save(
     content = content_of(obj)
     planned = time.perf_counter()
     if isinstance(f, (str, os.PathLike)):
-        written = writer.write_file(Path(f), content, settings, progress=progress)
+        written = writer.write_file(_target(f), content, settings, progress=progress)
     else:
         stream.require_binary(f, "write")
         name = str(getattr(f, "name", "")) or f"<{type(f).__name__}>"
@@ -97,9 +97,26 @@ def save_checkpoint(
     planned = time.perf_counter()
     identity = SaveIdentity(step, f"gdsckpt {__version__}")
     _, written = checkpoint_directory.write_directory(
-        Path(directory), content, identity, settings, progress=progress
+        Path(files.local_path(directory)), content, identity, settings, progress=progress
     )
     return _report(written, content, started, planned)
+
+
+def _target(f: str | os.PathLike[str]) -> Path:
+    """Check the path of a file to be written.
+
+    Raises:
+        ConfigError: It names a directory (ends with a slash), or has a name that is kept for
+            temporary files.
+    """
+    text = files.local_path(f)
+    if text.endswith("/") or Path(text).name.startswith(files.TEMPORARY_PREFIX):
+        raise ConfigError(
+            f"{text} cannot be the name of a checkpoint file: names that end with a slash are "
+            f"directories, and {files.TEMPORARY_PREFIX}* are temporary files. Choose another name.",
+            field="f",
+        )
+    return Path(text)
 
 
 def content_of(obj: object) -> ShardContent:

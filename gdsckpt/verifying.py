@@ -14,7 +14,7 @@ from gdsckpt.errors import CheckpointNotFoundError, FormatError, ShortTransferEr
 from gdsckpt.format.manifest import Manifest, ShardEntry
 from gdsckpt.format.zipfmt import LOCAL_SIGNATURE
 from gdsckpt.report import Damage, VerifyReport
-from gdsckpt.staging import directory, indexing, reader, scanning
+from gdsckpt.staging import directory, files, indexing, reader, scanning
 from gdsckpt.staging.shard import Origin, Shard, read_at
 
 
@@ -41,9 +41,9 @@ def verify(
         StorageError: Reading failed.
     """
     settings = Config.resolve(config, os.environ)
-    if Path(path).is_dir():
-        return _verify_directory(os.fspath(path), settings, progress)
-    shown = os.fspath(path)
+    shown = files.local_path(path)
+    if os.path.isdir(shown):  # noqa: PTH112 - Path.is_dir raises for names that are too long
+        return _verify_directory(shown, settings, progress)
     try:
         with reader.open_shard(path, direct_io=settings.direct_io) as shard:
             return _verify_shard(shard, settings, progress)[0]

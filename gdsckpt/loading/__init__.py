@@ -7,7 +7,6 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path as FilePath
 from typing import Any, BinaryIO
 
 import torch
@@ -21,9 +20,9 @@ from gdsckpt.loading.restore import MapLocation, is_meta, restorer
 from gdsckpt.loading.source import ReadOptions, StorageSource
 from gdsckpt.loading.stock import load_stock
 from gdsckpt.loading.unpickle import looks_at_values, needs_stock_torch, unpickle
-from gdsckpt.staging import directory, indexing, reader, scanning, stream
+from gdsckpt.staging import directory, files, indexing, reader, scanning, stream
 from gdsckpt.staging.shard import Origin, Shard
-from gdsckpt.tensors.naming import KeySelection, Path, name_of, selector
+from gdsckpt.tensors.naming import KeySelection, Path, checked_keys, name_of, selector
 
 SMALL_STORAGE_BYTES = 64 << 10
 """Storages up to this size are read even where they are not wanted, if rebuilding a tensor may look
@@ -51,9 +50,10 @@ def load(  # noqa: PLR0913 - torch.load's arguments, and ours by keyword only
         map_location: As for ``torch.load``: None, a device, a device string, a dict or a callable.
         weights_only: Refuse pickles that need more than tensors and plain values.
         verify: Check the bytes against their checksums.
-        into: A state of the same structure to fill in place; no second copy of it is made. The
-            state is checked before the first byte is written; after an error while reading, its
-            content is undefined.
+        into: A nest of the same structure (dicts and lists; pass ``module.state_dict()``, not the
+            module) to fill; no second copy of it is made. Dense tensors are filled in place, other
+            leaves are replaced. Structure and shapes are checked before the first byte is written;
+            after an error while reading, its content is undefined.
         keys: Load a part: a name prefix (``"model"``), several, or a predicate on names such as
             ``model.layers.0.weight``. Only the bytes of that part are read. Mappings lose other
             keys; lists keep their length, with None for what was not selected.
@@ -80,6 +80,7 @@ def load(  # noqa: PLR0913 - torch.load's arguments, and ours by keyword only
             field="map_location",
         )
     restorer(map_location)  # a wrong one fails before anything is read
+    keys = checked_keys(keys)
     with _open(f, settings) as shard:
         request = _Request(shard, settings, map_location, weights_only, verify)
         request.warn_if_unverified()
@@ -96,12 +97,11 @@ def _open(f: str | os.PathLike[str] | BinaryIO, config: Config) -> Iterator[Shar
         stream.require_binary(f, "read")
         with reader.open_stream(f, direct_io=config.direct_io) as shard:
             yield shard
-    elif FilePath(f).is_dir():
-        with directory.open_only_shard(f, direct_io=config.direct_io) as shard:
-            yield shard
-    else:
-        with reader.open_shard(f, direct_io=config.direct_io) as shard:
-            yield shard
+        return
+    path = files.local_path(f)
+    opened = directory.open_only_shard if os.path.isdir(path) else reader.open_shard  # noqa: PTH112 - Path.is_dir raises for names that are too long
+    with opened(path, direct_io=config.direct_io) as shard:
+        yield shard
 
 
 class _Request:
@@ -157,21 +157,25 @@ class _Request:
         else:
             structure, records = self._structure()
         leaves = select.walk_leaves(structure)
-        select.require_matches(keys, (name_of(path) for path, _ in leaves), is_selected)
+        select.require_matches(keys, (name_of(path) for path, _ in leaves))
         chosen = [(path, leaf) for path, leaf in leaves if is_selected(name_of(path))]
-        paths = select.with_beginnings(path for path, _ in chosen)
+        kept = {path for path, _ in chosen}
+        selection = select.Selection(
+            select.with_beginnings(kept),
+            select.with_beginnings(path for path, _ in leaves if path not in kept),
+        )
         if self._why_stock() is None:
             structure = self._unpickle(_records_of(chosen, records))
-        return select.prune(structure, paths)
+        return structure if len(kept) == len(leaves) else select.prune(structure, selection)
 
     def fill(self, into: Any, keys: KeySelection | None) -> Any:
         """Fill an existing state."""
         is_selected = selector(keys)
         is_stock = self._why_stock() is not None
         structure, records = (self._stock(), {}) if is_stock else self._structure()
-        saved = {p: v for p, v in select.walk_leaves(structure) if is_selected(name_of(p))}
-        existing = {p: v for p, v in select.walk_leaves(into) if is_selected(name_of(p))}
-        select.require_matches(keys, (name_of(path) for path in saved), is_selected)
+        saved = {p: v for p, v in select.walk_settable(structure) if is_selected(name_of(p))}
+        existing = {p: v for p, v in select.walk_settable(into) if is_selected(name_of(p))}
+        select.require_matches(keys, (name_of(path) for path in saved))
         targets, values = filling.match(saved, existing, into)
 
         def record_of(tensor: torch.Tensor) -> int | None:
@@ -182,11 +186,11 @@ class _Request:
         plan = filling.plan_fill(targets, values, self._shard, record_of)
         filling.read_direct(plan, self._shard, self._options)
         needed = [(target.path, target.saved) for target in plan.copies]
-        needed += [(path, leaf) for path, leaf in saved.items() if not _is_tensor(leaf)]
+        needed += [(path, saved[path]) for path in plan.values]
         wanted = _records_of(needed, records)
         if wanted and not is_stock:
             structure = self._unpickle(wanted)
-        loaded = dict(select.walk_leaves(structure))
+        loaded = dict(select.walk_settable(structure))
         filling.copy_rest(plan, loaded, into)
         return into
 
@@ -254,7 +258,3 @@ def _records_of(leaves: list[tuple[Path, Any]], records: Mapping[int, int]) -> s
         for cdata in select.storages_of(leaf)
         if cdata in records
     }
-
-
-def _is_tensor(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor)

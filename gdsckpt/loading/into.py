@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,11 @@ import torch
 from gdsckpt import native
 from gdsckpt.engine import base
 from gdsckpt.errors import StateMismatchError
-from gdsckpt.loading.select import is_plain
+from gdsckpt.loading.select import describe, is_plain
 from gdsckpt.loading.source import ReadOptions
 from gdsckpt.staging import shard as shards
 from gdsckpt.staging.shard import Shard
-from gdsckpt.tensors.naming import Path, name_of
+from gdsckpt.tensors.naming import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,9 @@ def match(
 ) -> tuple[list[Target], list[Path]]:
     """Pair the leaves of the checkpoint with those of the caller's state.
 
+    Dense tensors are filled in place. Every other leaf (plain values, tuples without tensors;
+    sparse, nested and quantized tensors) is put in the place of the old one.
+
     Args:
         saved: Path to leaf, of the selected part of the checkpoint.
         existing: Path to leaf, of the same part of the caller's state.
@@ -64,36 +67,72 @@ def match(
         Tensors to fill, and paths of the other leaves, to be set.
 
     Raises:
-        StateMismatchError: A leaf is on one side only, or shapes differ. Nothing has been changed.
+        StateMismatchError: A leaf is on one side only, is a tensor on one side only, has another
+            shape, or cannot be changed where it stands. Nothing has been changed.
     """
-    missing = tuple(name_of(path) for path in existing if path not in saved)
-    unsettable: list[str] = []  # other values in tuples, which cannot be changed
-    unexpected = tuple(name_of(path) for path in saved if path not in existing)
+    missing = tuple(describe(path) for path in existing if path not in saved)
+    unexpected = tuple(describe(path) for path in saved if path not in existing)
     targets: list[Target] = []
     values: list[Path] = []
     shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    obstacles: dict[str, str] = {}
     for path, leaf in saved.items():
-        own = existing.get(path)
         if path not in existing:
             continue
-        if isinstance(leaf, torch.Tensor) and isinstance(own, torch.Tensor):
-            if leaf.shape != own.shape:
-                shapes[name_of(path)] = (tuple(leaf.shape), tuple(own.shape))
+        own = existing[path]
+        why = _obstacle(leaf, own, path, root)
+        if why:
+            obstacles[describe(path)] = why
+        elif not _is_dense(leaf):
+            values.extend([path] if _is_settable(path, root) else [])
+        elif leaf.shape != own.shape:
+            shapes[describe(path)] = (tuple(leaf.shape), tuple(own.shape))
+        else:
             targets.append(Target(path, leaf, own))
-        elif path and isinstance(_container(root, path), tuple):
-            if not _same(own, leaf):
-                unsettable.append(name_of(path))
-        elif path:
-            values.append(path)
-    unexpected += tuple(unsettable)
-    if missing or unexpected or shapes:
+    if missing or unexpected or shapes or obstacles:
         raise StateMismatchError(
-            _mismatch_text(missing, unexpected, shapes),
+            _mismatch_text(missing, unexpected, shapes, obstacles),
             missing=missing,
-            unexpected=unexpected,
+            unexpected=(*unexpected, *obstacles),
             shapes=shapes,
         )
     return targets, values
+
+
+def _obstacle(leaf: Any, own: Any, path: Path, root: Any) -> str:
+    """Say why a leaf of the checkpoint cannot take the place of the caller's; empty if it can."""
+    if _is_dense(leaf) != _is_dense(own):
+        return f"is {_kind(leaf)} there and {_kind(own)} here"
+    if not _is_dense(leaf):
+        if _is_settable(path, root) or _same(leaf, own):
+            return ""
+        return "differs and stands in a tuple or at the root, where it cannot be set"
+    if own.device.type == "meta":
+        return "is on the meta device here, where no bytes can be put"
+    if (
+        is_plain(own) and torch._debug_has_internal_overlap(own) == 1
+    ):  # what copy_ would refuse half-way
+        return "has elements here that share memory (expand)"
+    return ""
+
+
+def _is_dense(leaf: Any) -> bool:
+    """Tell whether a leaf is a tensor that can be filled in place."""
+    return (
+        isinstance(leaf, torch.Tensor)
+        and not torch.nn.parameter.is_lazy(leaf)
+        and leaf.layout == torch.strided
+        and not leaf.is_nested
+        and not leaf.is_quantized
+    )
+
+
+def _kind(leaf: Any) -> str:
+    return "a dense tensor" if _is_dense(leaf) else type(leaf).__name__
+
+
+def _is_settable(path: Path, root: Any) -> bool:
+    return bool(path) and isinstance(_container(root, path), (MutableMapping, list))
 
 
 def plan_fill(
@@ -159,7 +198,17 @@ def copy_rest(plan: FillPlan, loaded: Mapping[Path, Any], root: Any) -> None:
     """
     with torch.no_grad():
         for target in plan.copies:
-            target.tensor.copy_(loaded[target.path])
+            try:
+                target.tensor.copy_(loaded[target.path])
+            except (RuntimeError, NotImplementedError, TypeError) as error:
+                name = describe(target.path)
+                raise StateMismatchError(
+                    f"{name} cannot be filled: {error}. The given state is filled in part; load "
+                    "without into=.",
+                    missing=(),
+                    unexpected=(name,),
+                    shapes={},
+                ) from error
     for path in plan.values:
         _container(root, path)[path[-1]] = loaded[path]
 
@@ -209,7 +258,7 @@ def _container(root: Any, path: Path) -> Any:
 
 def _same(a: Any, b: Any) -> bool:
     try:
-        return bool(a == b)
+        return bool(a == b or (a != a and b != b))  # noqa: PLR0124 - not a number
     except (TypeError, ValueError, RuntimeError):
         return False
 
@@ -218,6 +267,7 @@ def _mismatch_text(
     missing: tuple[str, ...],
     unexpected: tuple[str, ...],
     shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]],
+    obstacles: Mapping[str, str],
 ) -> str:
     parts = []
     if missing:
@@ -226,6 +276,7 @@ def _mismatch_text(
         parts.append(f"only in the checkpoint: {_some(unexpected)}")
     for name, (saved, own) in list(shapes.items())[:5]:
         parts.append(f"{name} is {saved} there and {own} here")
+    parts.extend(f"{name} {why}" for name, why in list(obstacles.items())[:5])
     return (
         f"the checkpoint does not fit the given state: {'; '.join(parts)}. Nothing was changed. "
         "Use keys= to load a part, or load without into=."

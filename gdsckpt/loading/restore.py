@@ -41,7 +41,7 @@ def restorer(map_location: MapLocation) -> Restore:
     if map_location is None:
         return _to_tag
     if isinstance(map_location, Mapping):
-        return lambda storage, tag: _to_tag(storage, map_location.get(tag, tag))
+        return lambda storage, tag: _to_tag(storage, str(map_location.get(tag, tag)))
     if isinstance(map_location, (str, bytes)):
         wanted = map_location.decode() if isinstance(map_location, bytes) else map_location
         return lambda storage, tag: _to_tag(storage, wanted)
@@ -74,7 +74,7 @@ def _to_tag(storage: torch.UntypedStorage, tag: str) -> Any:
         return torch.serialization.default_restore_location(storage, tag)
     except (RuntimeError, AttributeError, AssertionError) as error:
         raise ConfigError(
-            f"a storage that was saved on {tag!r} cannot be restored there: {error}. Pass "
-            "map_location='cpu', or the device to use.",
+            f"a storage cannot be put on {tag!r}: {error}. Pass map_location='cpu', or the device "
+            "to use.",
             field="map_location",
         ) from error

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdsckpt import native
-from gdsckpt.errors import StorageError, storage_error_from
+from gdsckpt.errors import ConfigError, StorageError, storage_error_from
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,22 @@ TEMPORARY_PREFIX = ".gdsckpt-tmp-"
 """Names of files that are being written; never a checkpoint, whatever they hold."""
 
 _USUAL_ALIGNMENT = 4096
+
+
+def local_path(path: object) -> str:
+    """Check a path that a caller gave.
+
+    Raises:
+        ConfigError: It is no path at all, empty, or has a NUL.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(
+            f"a path is needed, got {type(path).__name__}. Pass a str or a Path.", field="f"
+        )
+    text = os.fsdecode(path)
+    if not text or "\0" in text:
+        raise ConfigError(f"{text!r} is no path: it is empty or has a NUL.", field="f")
+    return text
 
 
 @dataclass(frozen=True, slots=True)

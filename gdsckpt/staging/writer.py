@@ -83,7 +83,10 @@ def write_file(
     Raises:
         StorageError: An operation failed; ``target`` is what it was, nothing is left beside it.
     """
-    resolved = Path(os.path.realpath(target))
+    try:
+        resolved = Path(os.path.realpath(target))
+    except OSError as error:  # a relative path, and the current directory is gone
+        raise storage_error_from(error, op="getcwd", path=str(target)) from error
     mode = _mode_of_target(resolved)
     if mode is not None and not stat.S_ISREG(mode):
         return _write_through(resolved, content, config)

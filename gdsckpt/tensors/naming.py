@@ -34,15 +34,23 @@ def children_of(node: Any, *, enter_modules: bool = True) -> Iterator[tuple[Any,
     return None
 
 
-def walk(root: Any, *, enter_modules: bool = True) -> Iterator[tuple[Path, Any]]:
+def walk(
+    root: Any, *, enter_modules: bool = True, is_leaf: Callable[[Any], bool] | None = None
+) -> Iterator[tuple[Path, Any]]:
     """Give (path, leaf) of every leaf of a nest of mappings, lists, tuples and modules.
 
     Empty containers are leaves. A container that contains itself is entered once only.
+
+    Args:
+        root: The nest.
+        enter_modules: Give the tensors of modules; else modules are leaves.
+        is_leaf: Tells of a container that it is not to be entered.
     """
     stack: list[tuple[Path, Any, frozenset[int]]] = [((), root, frozenset())]
     while stack:
         path, node, parents = stack.pop()
-        children = None if id(node) in parents else children_of(node, enter_modules=enter_modules)
+        is_closed = id(node) in parents or (is_leaf is not None and is_leaf(node))
+        children = None if is_closed else children_of(node, enter_modules=enter_modules)
         below = [] if children is None else list(children)
         if not below:
             yield path, node
@@ -51,25 +59,43 @@ def walk(root: Any, *, enter_modules: bool = True) -> Iterator[tuple[Path, Any]]
         stack.extend(((*path, key), child, inside) for key, child in reversed(below))
 
 
-def selector(keys: KeySelection | None) -> Callable[[str], bool]:
-    """Turn ``keys=`` of :func:`gdsckpt.load` into a predicate on names.
+def checked_keys(keys: object) -> KeySelection | None:
+    """Give ``keys=`` of :func:`gdsckpt.load` in a form that can be looked at more than once.
 
     Raises:
         ConfigError: ``keys`` is neither strings nor a callable.
     """
-    if keys is None:
-        return lambda name: True
-    if callable(keys):
+    if keys is None or callable(keys) or isinstance(keys, str):
         return keys
-    prefixes = (keys,) if isinstance(keys, str) else tuple(keys)
-    if not all(isinstance(prefix, str) for prefix in prefixes):
+    prefixes = tuple(keys) if isinstance(keys, Iterable) else (keys,)
+    names = tuple(prefix for prefix in prefixes if isinstance(prefix, str))
+    if len(names) != len(prefixes):
         raise ConfigError(
             f"keys must be name prefixes or a predicate, got {prefixes!r}. Pass strings such as "
             "'model' or a callable that takes a name.",
             field="keys",
         )
-    dotted = tuple(f"{prefix.rstrip('.')}." for prefix in prefixes)
-    return lambda name: f"{name}.".startswith(dotted)
+    return names
+
+
+def selector(keys: KeySelection | None) -> Callable[[str], bool]:
+    """Turn checked keys into a predicate on names."""
+    if keys is None:
+        return lambda name: True
+    if callable(keys):
+        return keys
+    prefixes = (keys,) if isinstance(keys, str) else keys
+    wanted = frozenset(prefix.rstrip(".") for prefix in prefixes)
+    return lambda name: not wanted.isdisjoint(beginnings_of(name))
+
+
+def beginnings_of(name: str) -> Iterator[str]:
+    """Give the beginnings of a name that are whole components: ``a``, ``a.b``, ``a.b.c``."""
+    end = name.find(".")
+    while end >= 0:
+        yield name[:end]
+        end = name.find(".", end + 1)
+    yield name
 
 
 def tensor_entries(root: Any, key_of: Mapping[int, int]) -> tuple[TensorEntry, ...]:
@@ -93,7 +119,7 @@ def tensor_entries(root: Any, key_of: Mapping[int, int]) -> tuple[TensorEntry, .
 
 
 def _entry(name: str, tensor: torch.Tensor, key_of: Mapping[int, int]) -> TensorEntry | None:
-    if not torch._C._has_storage(tensor):
+    if torch.nn.parameter.is_lazy(tensor) or not torch._C._has_storage(tensor):
         return None
     record = key_of.get(tensor.untyped_storage()._cdata)
     if record is None:

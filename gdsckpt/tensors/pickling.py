@@ -129,7 +129,7 @@ class _StatePickler(pickle.Pickler):
         return ("storage", storage_type, str(self.key_of[cdata]), location, numel)
 
     def reducer_override(self, obj: Any) -> Any:
-        if not isinstance(obj, torch.Tensor):
+        if not isinstance(obj, torch.Tensor) or torch.nn.parameter.is_lazy(obj):
             return NotImplemented
         if self._needs_own_dtype(obj):
             return _with_own_dtype(obj.__reduce_ex__(PICKLE_PROTOCOL), obj.dtype)
