@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -143,19 +144,12 @@ class _Request:
 
     def whole(self) -> Any:
         """Load everything."""
-        why_stock = self._why_stock()
-        if why_stock is not None:
-            return self._stock()
-        return self._unpickle(None)
+        return self._stock() if self._is_stock else self._unpickle(None)
 
     def part(self, keys: KeySelection) -> Any:
         """Load the selected leaves."""
         is_selected = selector(keys)
-        if self._why_stock() is not None:
-            structure: Any = self._stock()
-            records: dict[int, int] = {}
-        else:
-            structure, records = self._structure()
+        structure, records = self._structure()
         leaves = select.walk_leaves(structure)
         select.require_matches(keys, (name_of(path) for path, _ in leaves))
         chosen = [(path, leaf) for path, leaf in leaves if is_selected(name_of(path))]
@@ -164,15 +158,14 @@ class _Request:
             select.with_beginnings(kept),
             select.with_beginnings(path for path, _ in leaves if path not in kept),
         )
-        if self._why_stock() is None:
+        if not self._is_stock:
             structure = self._unpickle(_records_of(chosen, records))
         return structure if len(kept) == len(leaves) else select.prune(structure, selection)
 
     def fill(self, into: Any, keys: KeySelection | None) -> Any:
         """Fill an existing state."""
         is_selected = selector(keys)
-        is_stock = self._why_stock() is not None
-        structure, records = (self._stock(), {}) if is_stock else self._structure()
+        structure, records = self._structure()
         saved = {p: v for p, v in select.walk_settable(structure) if is_selected(name_of(p))}
         existing = {p: v for p, v in select.walk_settable(into) if is_selected(name_of(p))}
         select.require_matches(keys, (name_of(path) for path in saved))
@@ -188,18 +181,21 @@ class _Request:
         needed = [(target.path, target.saved) for target in plan.copies]
         needed += [(path, saved[path]) for path in plan.values]
         wanted = _records_of(needed, records)
-        if wanted and not is_stock:
+        if wanted:  # never of a stock file, which was loaded whole
             structure = self._unpickle(wanted)
         loaded = dict(select.walk_settable(structure))
         filling.copy_rest(plan, loaded, into)
         return into
 
-    def _why_stock(self) -> str | None:
-        if self._shard.origin is Origin.NO_ZIP:
-            return "it is no zip archive"
-        if is_meta(self._map_location) or torch._guards.detect_fake_mode(None) is not None:
-            return "no data is wanted"
-        return needs_stock_torch(self._shard)
+    @functools.cached_property
+    def _is_stock(self) -> bool:
+        """Whether stock torch has to unpickle the file; found out once, as it reads the pickle."""
+        return (
+            self._shard.origin is Origin.NO_ZIP
+            or is_meta(self._map_location)  # no data is wanted
+            or torch._guards.detect_fake_mode(None) is not None
+            or needs_stock_torch(self._shard) is not None
+        )
 
     def _stock(self) -> Any:
         slab_bytes = scanning.slab_bytes_for(self._shard)
@@ -212,7 +208,12 @@ class _Request:
         )
 
     def _structure(self) -> tuple[Any, dict[int, int]]:
-        """Unpickle with blank storages; gives the nest and ``_cdata`` to record index."""
+        """Unpickle with blank storages; gives the nest and ``_cdata`` to record index.
+
+        What stock torch has to unpickle comes whole, and with no records to read.
+        """
+        if self._is_stock:
+            return self._stock(), {}
         wanted: set[int] = set()
         if looks_at_values(self._shard, weights_only=self._weights_only):
             entries = self._shard.entries

@@ -9,7 +9,6 @@ import os
 import stat
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -64,7 +63,6 @@ def write_file(
     content: ShardContent,
     config: Config,
     *,
-    before_commit: Callable[[], None] | None = None,
     progress: base.Progress | None = None,
 ) -> WrittenShard:
     """Write a shard so that ``target`` is the old file or the whole new one, at any instant.
@@ -76,8 +74,6 @@ def write_file(
         target: Path of the shard.
         content: What to write; its memory must not change until the function returns.
         config: Settings.
-        before_commit: Called when all bytes are durable, right before the rename; what it raises
-            calls the save off.
         progress: Told about bytes written.
 
     Raises:
@@ -108,8 +104,6 @@ def write_file(
                 files.sync_data(fd, str(resolved))
             synced = time.perf_counter()
             refused = file.direct_refused or file.native.direct_refused
-        if before_commit is not None:
-            before_commit()
         files.rename_durably(temporary, resolved, fsync=config.fsync)
         committed = time.perf_counter()
     if refused and config.direct_io != "off":
