@@ -153,6 +153,49 @@ class ShortTransferError(StorageError):
         self.actual_bytes = actual_bytes
 
 
+class CuFileError(GdsckptError):
+    """cuFile refused an operation, and the pinned path could not take it over.
+
+    Attributes:
+        op: The function, such as ``cuFileWrite``, or None.
+        path: The file, or None.
+        offset: Byte offset in the file, or None.
+        nbytes: Bytes asked for, or None.
+        code: ``CUfileOpError`` of cufile.h, 5001 and above, or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        op: str | None = None,
+        path: StrPath | None = None,
+        offset: int | None = None,
+        nbytes: int | None = None,
+        code: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.op = op
+        self.path = _path_text(path)
+        self.offset = offset
+        self.nbytes = nbytes
+        self.code = code
+
+
+class CudaError(GdsckptError):
+    """CUDA refused an operation: a device was lost, memory was freed, an address is no device's.
+
+    Attributes:
+        op: The function of the driver API, such as ``cuMemcpyDtoHAsync``, or None.
+        code: Its ``CUresult``, or None.
+    """
+
+    def __init__(self, message: str, *, op: str | None = None, code: int | None = None) -> None:
+        super().__init__(message)
+        self.op = op
+        self.code = code
+
+
 class FormatError(GdsckptError, ValueError):
     """A file is not a checkpoint, or is a damaged one.
 

@@ -33,6 +33,12 @@ void raise(const ShortTransferError& error) {
   raise("ShortTransferError", error, fields);
 }
 
+void raise(const CuFileError& error) {
+  py::dict fields = io_fields(error.context());
+  fields["code"] = error.code();
+  raise("CuFileError", error, fields);
+}
+
 void raise(const EngineUnavailableError& error) {
   py::tuple reasons(error.reasons().size());
   for (std::size_t i = 0; i < error.reasons().size(); ++i) reasons[i] = error.reasons()[i];
@@ -52,6 +58,10 @@ void translate(std::exception_ptr pointer) {
     } catch (const ConfigError& error) {
       raise("ConfigError", error, py::dict("field"_a = error.field()));
     } catch (const EngineUnavailableError& error) {
+      raise(error);
+    } catch (const CudaError& error) {
+      raise("CudaError", error, py::dict("op"_a = error.op(), "code"_a = error.code()));
+    } catch (const CuFileError& error) {
       raise(error);
     } catch (const AllocationError& error) {
       PyErr_SetString(PyExc_MemoryError, error.what());

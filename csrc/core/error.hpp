@@ -114,6 +114,40 @@ class ShortTransferError final : public Raisable<ShortTransferError, ShortTransf
   using Raisable::Raisable;
 };
 
+/// CUDA refused an operation; `code` is its CUresult, `op` the function.
+class CudaErrorBase : public Error {
+ public:
+  CudaErrorBase(std::string message, std::string op, int code)
+      : Error(std::move(message)), op_(std::move(op)), code_(code) {}
+  const std::string& op() const noexcept { return op_; }
+  int code() const noexcept { return code_; }
+
+ private:
+  std::string op_;
+  int code_;
+};
+class CudaError final : public Raisable<CudaError, CudaErrorBase> {
+ public:
+  using Raisable::Raisable;
+};
+
+/// cuFile refused an operation; `code` is its CUfileOpError, 5001 and above.
+class CuFileErrorBase : public Error {
+ public:
+  CuFileErrorBase(std::string message, IoContext context, int code)
+      : Error(std::move(message)), context_(std::move(context)), code_(code) {}
+  const IoContext& context() const noexcept { return context_; }
+  int code() const noexcept { return code_; }
+
+ private:
+  IoContext context_;
+  int code_;
+};
+class CuFileError final : public Raisable<CuFileError, CuFileErrorBase> {
+ public:
+  using Raisable::Raisable;
+};
+
 /// Memory for slabs or tables could not be had.
 class AllocationError final : public Raisable<AllocationError, Error> {
  public:

@@ -15,6 +15,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "errors.md"
 PARENTS = {
     "GdsckptError": {Exception},
     "ConfigError": {ValueError},
+    "CuFileError": {GdsckptError},
+    "CudaError": {GdsckptError},
     "EngineUnavailableError": {GdsckptError},
     "StorageError": {OSError},
     "ShortTransferError": {errors.StorageError, OSError},
@@ -32,6 +34,14 @@ PARENTS = {
 FIELDS = {
     "GdsckptError": {},
     "ConfigError": {"field": "io_threads"},
+    "CuFileError": {
+        "op": "cuFileWrite",
+        "path": "/nvme/shard",
+        "offset": 4096,
+        "nbytes": 16777216,
+        "code": 5011,
+    },
+    "CudaError": {"op": "cuMemcpyDtoHAsync", "code": 719},
     "EngineUnavailableError": {"engine": "cufile", "reasons": ("no driver", "no device")},
     "StorageError": {
         "op": "pwrite",
