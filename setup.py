@@ -1,7 +1,10 @@
 """Builds the native extension; name, version and the rest of the metadata are in pyproject.toml."""
 
 import os
+import re
+import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 import pybind11
@@ -9,9 +12,45 @@ from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import setup
 
 CSRC = Path("csrc")
-LAYERS = ("core", "engine", "bindings")
+LAYERS = ("core", "shim", "engine", "bindings")
 SOURCES = sorted(str(path) for layer in LAYERS for path in CSRC.glob(f"{layer}/*.cpp"))
 HEADERS = sorted(str(path) for layer in LAYERS for path in CSRC.glob(f"{layer}/*.hpp"))
+
+
+# Optional: without one of them its part is compiled from declarations of our own, or to nothing.
+FOREIGN_HEADERS = ("cuda.h", "cufile.h", "nvtx3/nvToolsExt.h")
+
+
+def version_of(toolkit: Path) -> tuple[int, ...]:
+    """Give the version that ends the directory's name, so that 13.0 comes after 9.2."""
+    return tuple(int(number) for number in re.findall(r"\d+", toolkit.name))
+
+
+def include_directories() -> Iterator[Path]:
+    """List where NVIDIA's headers may lie: wheels, then the toolkit asked for, then the newest."""
+    for entry in sys.path:
+        # Wheels of CUDA 13 share nvidia/cu13; older ones have a directory per library.
+        yield from sorted(Path(entry or ".").glob("nvidia/*/include"))
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if toolkit := os.environ.get(variable):
+            yield Path(toolkit, "include")
+    toolkits = sorted(Path("/usr/local").glob("cuda-*"), key=version_of, reverse=True)
+    yield from (toolkit / "include" for toolkit in (*toolkits, Path("/usr/local/cuda")))
+
+
+def foreign_headers() -> dict[str, Path]:
+    """Find the optional headers.
+
+    Returns:
+        Header, as it is included, to the directory that holds it, in the order in which the
+        compiler has to search these directories. A header that was not found is left out.
+    """
+    found: dict[str, Path] = {}
+    for directory in include_directories():
+        for header in FOREIGN_HEADERS:
+            if header not in found and (directory / header).is_file():
+                found[header] = directory
+    return found
 
 
 def needs_recompile(object_path: str, source_path: str) -> bool:
@@ -19,35 +58,41 @@ def needs_recompile(object_path: str, source_path: str) -> bool:
     compiled = Path(object_path)
     if not compiled.exists():
         return True
-    newest = max(Path(path).stat().st_mtime for path in (source_path, *HEADERS))
+    newest = max(Path(path).stat().st_mtime for path in (source_path, *DEPENDS))
     return newest > compiled.stat().st_mtime
 
 
-ParallelCompile(
-    "GDSCKPT_BUILD_JOBS", default=os.cpu_count() or 1, needs_recompile=needs_recompile
-).install()
-
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion"]
+FOREIGN = foreign_headers()
+# A header that has come since the last build counts as a changed one.
+DEPENDS = [*HEADERS, *(str(directory / header) for header, directory in FOREIGN.items())]
 # As system headers (which wins over -I), so that the warnings are about our own code.
-FOREIGN_HEADERS = [pybind11.get_include(), sysconfig.get_paths()["include"]]
+SYSTEM_DIRECTORIES = dict.fromkeys(
+    [pybind11.get_include(), sysconfig.get_paths()["include"], *map(str, FOREIGN.values())]
+)
 
 # No -march: what a processor can do is found out at run time, so one build runs everywhere.
 compile_args = ["-O2", "-pthread", *WARNINGS]
-compile_args += [f"-isystem{directory}" for directory in FOREIGN_HEADERS]
+compile_args += [f"-isystem{directory}" for directory in SYSTEM_DIRECTORIES]
 if os.environ.get("GDSCKPT_WERROR") == "1":
     compile_args.append("-Werror")
 
-setup(
-    ext_modules=[
-        Pybind11Extension(
-            "gdsckpt._C",
-            SOURCES,
-            include_dirs=[str(CSRC)],
-            depends=HEADERS,
-            cxx_std=17,
-            extra_compile_args=compile_args,
-            extra_link_args=["-pthread"],
-        )
-    ],
-    cmdclass={"build_ext": build_ext},
-)
+# Tests load this file by another name, to compile with the same headers.
+if __name__ == "__main__":
+    ParallelCompile(
+        "GDSCKPT_BUILD_JOBS", default=os.cpu_count() or 1, needs_recompile=needs_recompile
+    ).install()
+    setup(
+        ext_modules=[
+            Pybind11Extension(
+                "gdsckpt._C",
+                SOURCES,
+                include_dirs=[str(CSRC)],
+                depends=DEPENDS,
+                cxx_std=17,
+                extra_compile_args=compile_args,
+                extra_link_args=["-pthread", "-ldl"],
+            )
+        ],
+        cmdclass={"build_ext": build_ext},
+    )
