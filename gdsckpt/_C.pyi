@@ -91,6 +91,33 @@ def direct_alignment(fd: int) -> int:
         StorageError: ``fd`` is not open.
     """
 
+def nvtx_compiled() -> bool:
+    """Tell whether NVTX's headers were there at build time; without, ranges do nothing."""
+
+class NvtxRange:
+    """A range of NVTX domain ``gdsckpt``, open in the body of a ``with``; for one thread.
+
+    No signal handler runs between its opening and the body, so an interrupt leaves none open.
+    """
+
+    def __init__(self, name: str, nbytes: int = 0) -> None:
+        """Describe a range.
+
+        Args:
+            name: ``plan``, ``stage``, ``copy``, ``checksum``, ``write``, ``sync``, ``commit``,
+                ``upload`` or ``read``.
+            nbytes: The payload; 0 gives none.
+
+        Raises:
+            ConfigError: There is no such name.
+        """
+
+    def __enter__(self) -> None:
+        """Open the range."""
+
+    def __exit__(self, *raised: object) -> None:
+        """Close the range that the thread opened last."""
+
 class File:
     """What a transfer needs to know of an open file.
 

@@ -8,6 +8,7 @@ try:
         NO_CRC_SLOT,
         Engine,
         File,
+        NvtxRange,
         Transfer,
         advise_hugepages,
         copy_crc32_with,
@@ -19,6 +20,7 @@ try:
         crc32_zeros,
         direct_alignment,
         fallocate,
+        nvtx_compiled,
         populate,
     )
 except ImportError as error:
@@ -35,6 +37,7 @@ __all__ = [
     "NO_CRC_SLOT",
     "Engine",
     "File",
+    "NvtxRange",
     "Transfer",
     "advise_hugepages",
     "copy_crc32_with",
@@ -46,5 +49,6 @@ __all__ = [
     "crc32_zeros",
     "direct_alignment",
     "fallocate",
+    "nvtx_compiled",
     "populate",
 ]

@@ -37,5 +37,6 @@ void bind_errors();
 void bind_crc32(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
+void bind_nvtx(pybind11::module_& module);
 
 }  // namespace gdsckpt::bindings

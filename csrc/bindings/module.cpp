@@ -8,4 +8,5 @@ PYBIND11_MODULE(_C, module) {
   gdsckpt::bindings::bind_crc32(module);
   gdsckpt::bindings::bind_memory(module);
   gdsckpt::bindings::bind_engine(module);
+  gdsckpt::bindings::bind_nvtx(module);
 }
