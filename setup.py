@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pybind11
@@ -17,8 +17,12 @@ SOURCES = sorted(str(path) for layer in LAYERS for path in CSRC.glob(f"{layer}/*
 HEADERS = sorted(str(path) for layer in LAYERS for path in CSRC.glob(f"{layer}/*.hpp"))
 
 
-# Optional: without one of them its part is compiled from declarations of our own, or to nothing.
-FOREIGN_HEADERS = ("cuda.h", "cufile.h", "nvtx3/nvToolsExt.h")
+# Optional headers, with a name that those lack which are too old: before CUDA 12.3, cuFile 1.15.
+FOREIGN_HEADERS = {
+    "cuda.h": "CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID",
+    "cufile.h": "cuFileGetStatsL3",
+    "nvtx3/nvToolsExt.h": "nvtxDomainRangePushEx",
+}
 
 
 def version_of(toolkit: Path) -> tuple[int, ...]:
@@ -43,14 +47,29 @@ def foreign_headers() -> dict[str, Path]:
 
     Returns:
         Header, as it is included, to the directory that holds it, in the order in which the
-        compiler has to search these directories. A header that was not found is left out.
+        compiler has to search these directories. A header that was not found is left out; so is
+        a directory where one is too old, which would hide a newer one.
     """
     found: dict[str, Path] = {}
     for directory in include_directories():
-        for header in FOREIGN_HEADERS:
-            if header not in found and (directory / header).is_file():
-                found[header] = directory
+        paths = {header: directory / header for header in FOREIGN_HEADERS}
+        present = {header: path for header, path in paths.items() if path.is_file()}
+        if all(FOREIGN_HEADERS[header] in path.read_text() for header, path in present.items()):
+            found |= dict.fromkeys(present.keys() - found.keys(), directory)
     return found
+
+
+def foreign_flags(headers: Mapping[str, Path]) -> list[str]:
+    """Give the compiler's flags for the headers found, and only for them."""
+    missing = FOREIGN_HEADERS.keys() - headers.keys()
+    # As system headers, so that the warnings are about our own code.
+    flags = [f"-isystem{directory}" for directory in dict.fromkeys(headers.values())]
+    # cufile.h is written against a cuda.h of its own time: both, or none.
+    if missing & {"cuda.h", "cufile.h"}:
+        flags.append("-DGDSCKPT_HAND_WRITTEN_ABI")
+    if "nvtx3/nvToolsExt.h" in missing:
+        flags.append("-DGDSCKPT_NO_NVTX")
+    return flags
 
 
 def needs_recompile(object_path: str, source_path: str) -> bool:
@@ -66,14 +85,13 @@ WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion"]
 FOREIGN = foreign_headers()
 # A header that has come since the last build counts as a changed one.
 DEPENDS = [*HEADERS, *(str(directory / header) for header, directory in FOREIGN.items())]
-# As system headers (which wins over -I), so that the warnings are about our own code.
-SYSTEM_DIRECTORIES = dict.fromkeys(
-    [pybind11.get_include(), sysconfig.get_paths()["include"], *map(str, FOREIGN.values())]
-)
+# As system headers too, which wins over -I.
+SYSTEM_DIRECTORIES = [pybind11.get_include(), sysconfig.get_paths()["include"]]
 
 # No -march: what a processor can do is found out at run time, so one build runs everywhere.
 compile_args = ["-O2", "-pthread", *WARNINGS]
 compile_args += [f"-isystem{directory}" for directory in SYSTEM_DIRECTORIES]
+compile_args += foreign_flags(FOREIGN)
 if os.environ.get("GDSCKPT_WERROR") == "1":
     compile_args.append("-Werror")
 

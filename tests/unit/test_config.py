@@ -198,7 +198,7 @@ def test_resolve_unknown_name_is_refused_with_a_hint(overrides, environ, field, 
 
 
 def test_resolve_variables_of_the_build_are_ignored():
-    variables = set(re.findall(r"GDSCKPT_[A-Z_]+", (ROOT / "setup.py").read_text()))
+    variables = set(re.findall(r'"(GDSCKPT_[A-Z_]+)"', (ROOT / "setup.py").read_text()))
     assert Config.resolve(None, dict.fromkeys(variables, "1")) == Config()
 
 
