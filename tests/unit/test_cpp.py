@@ -3,12 +3,14 @@
 import fcntl
 import os
 import platform
+import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from build_script import foreign_flags
 
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
@@ -27,8 +29,10 @@ pytestmark = [
 
 
 def _sources() -> list[Path]:
-    layers = [path for layer in ("core", "engine") for path in (CSRC / layer).glob("*.cpp")]
-    tests = [path for path in (CSRC / "tests").glob("*.cpp") if not path.name.startswith("bench_")]
+    layers = [path for layer in ("core", "shim", "engine") for path in (CSRC / layer).glob("*.cpp")]
+    # bench_* and abi_* are programs of their own.
+    own = re.compile("bench_|abi_")
+    tests = [path for path in (CSRC / "tests").glob("*.cpp") if not own.match(path.name)]
     return sorted(layers + tests)
 
 
@@ -39,7 +43,7 @@ def _compile(source: Path, target: Path, flags: list[str]) -> None:
 
 def _build(variant: str) -> Path:
     """Compile what is older than its source or any header, and link; several runs may share it."""
-    flags = VARIANTS[variant]
+    flags = VARIANTS[variant] + foreign_flags()
     build = ROOT / "build" / f"native_tests-{variant}-{platform.machine()}"
     build.mkdir(parents=True, exist_ok=True)
     newest_header = max(path.stat().st_mtime for path in CSRC.glob("*/*.hpp"))
@@ -59,7 +63,7 @@ def _build(variant: str) -> Path:
         if stale or not binary.exists():
             # Renamed into place: somebody else may be running the old one.
             linked = build / "linked"
-            command = ["g++", *flags, "-pthread", *objects, "-o", linked]
+            command = ["g++", *flags, "-pthread", *objects, "-ldl", "-o", linked]
             subprocess.run(command, check=True, capture_output=True, text=True)
             linked.replace(binary)
     return binary
