@@ -88,6 +88,7 @@ def test_into_nan_in_a_tuple_with_tensors_equals_itself(fill):
 
 @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor, torch.quantize_per_channel and")
 @pytest.mark.parametrize("kind", ["csr", "nested", "quantized", "lazy"])
 def test_into_replaces_tensors_that_are_not_dense(fill, kind):
