@@ -212,6 +212,9 @@ static CUfileError_t check_buffer(const fake::Place& place, size_t nbytes) {
   constexpr int kMapped = 1;
   constexpr int kManaged = 2;
   Control& control = Control::get();
+  if (place.device >= 0 && fake::current_device() < 0) {
+    return failure(CU_FILE_CUDA_DRIVER_ERROR, CUDA_ERROR_INVALID_CONTEXT);
+  }
   if (!place.is_whole) return failure(CU_FILE_CUDA_POINTER_RANGE_ERROR);
   if (place.device >= 0 && place.kind == kManaged) {
     return failure(CU_FILE_CUDA_MEMORY_TYPE_INVALID);

@@ -248,7 +248,7 @@ class FakeCufile(FakeLibrary):
 
     Settings: ``version``, ``gds`` (0: there is none), ``path`` (0 p2pdma, 1 nvidia-fs),
     ``silent_posix``, ``old_errors`` (negative codes), ``abort_on_open``, ``spin_without_modules``,
-    ``bar_bytes``, ``register_mapped``.
+    ``bar_bytes``, ``register_mapped``, ``strict`` (0: no transfer needs a context).
     """
 
 

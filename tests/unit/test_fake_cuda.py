@@ -519,15 +519,17 @@ def test_fake_cufile_refuses_buffers_as_the_library_does(run):
         CUFILE,
         """
 device = cuda.alloc(8192)
-assert library.cuFileBufRegister(device, 8192, 0).err == 0
-assert library.cuFileBufRegister(device, 8192, 0).err == 5023
-managed = library.cuFileBufRegister(cuda.alloc(8192, kind="managed"), 8192, 0)
-mapped = library.cuFileBufRegister(cuda.alloc(8192, kind="mapped"), 8192, 0)
-assert (managed.err, mapped.err, mapped.cu_err) == (5013, 5011, 801)
-cufile("set bar_bytes=10000")
-assert library.cuFileBufRegister(cuda.alloc(8192), 8192, 0).err == 5016
-_, handle = register(opened())
+unfit = library.cuFileBufRegister(device, 8192, 0)
+assert (unfit.err, unfit.cu_err) == (5011, 201)  # no context
 with driver.on(0):
+    assert library.cuFileBufRegister(device, 8192, 0).err == 0
+    assert library.cuFileBufRegister(device, 8192, 0).err == 5023
+    managed = library.cuFileBufRegister(cuda.alloc(8192, kind="managed"), 8192, 0)
+    mapped = library.cuFileBufRegister(cuda.alloc(8192, kind="mapped"), 8192, 0)
+    assert (managed.err, mapped.err, mapped.cu_err) == (5013, 5011, 801)
+    cufile("set bar_bytes=10000")
+    assert library.cuFileBufRegister(cuda.alloc(8192), 8192, 0).err == 5016
+    _, handle = register(opened())
     assert write(handle, device, 12288) == (-1, 5017)
     assert write(handle, cuda.alloc(4096), 8192) == (-1, 5014)
 assert write(handle, device, 4096) == (-1, 5015)  # no context
