@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gdsckpt import native
+from gdsckpt import native, tracing
 from gdsckpt.errors import ConfigError, StorageError, storage_error_from
 
 logger = logging.getLogger(__name__)
@@ -256,7 +256,8 @@ def _visit_leftover(path: Path, *, remove: bool) -> bool:
 def sync_data(fd: int, path: str) -> None:
     """Make a file's bytes and size durable. A failure means that the file is lost."""
     try:
-        os.fdatasync(fd)
+        with tracing.stage("sync", os.fstat(fd).st_size):
+            os.fdatasync(fd)
     except OSError as error:
         raise storage_error_from(error, op="fdatasync", path=path) from error
 
@@ -268,12 +269,13 @@ def rename_durably(source: Path, target: Path, *, fsync: bool) -> None:
         StorageError: The rename failed: ``target`` is what it was. Or the sync of the directory
             failed: then the new file has its name, but may lose it in a power failure.
     """
-    try:
-        source.replace(target)
-    except OSError as error:
-        raise storage_error_from(error, op="rename", path=str(target)) from error
-    if fsync:
-        sync_directory(target.parent)
+    with tracing.stage("commit"):
+        try:
+            source.replace(target)
+        except OSError as error:
+            raise storage_error_from(error, op="rename", path=str(target)) from error
+        if fsync:
+            sync_directory(target.parent)
 
 
 def sync_directory(directory: Path) -> None:

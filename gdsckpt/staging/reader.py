@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from gdsckpt import tracing
 from gdsckpt.errors import (
     CheckpointNotFoundError,
     ConfigError,
@@ -67,7 +68,7 @@ def open_shard(
             os.close(fd)
             fd = spooled
         with files.transfers_on(fd, shown, writable=False, direct_io=direct_io) as file:
-            yield index_file(file)
+            yield _index(file)
     finally:
         os.close(fd)
 
@@ -85,7 +86,7 @@ def open_stream(source: BinaryIO, *, direct_io: str = "auto") -> Iterator[Shard]
         fd = _spool(source, shown)
     try:
         with files.transfers_on(fd, shown, writable=False, direct_io=direct_io) as file:
-            yield index_file(file)
+            yield _index(file)
     finally:
         os.close(fd)
 
@@ -160,6 +161,11 @@ def _no_plain_file(path: str) -> FormatError:
         path=path,
         offset=0,
     )
+
+
+def _index(file: files.OpenFile) -> Shard:
+    with tracing.stage("plan"):
+        return index_file(file)
 
 
 def _not_found(path: str, why: str) -> CheckpointNotFoundError:
