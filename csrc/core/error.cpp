@@ -37,7 +37,7 @@ StorageError make_storage_error(IoContext context, int code) {
 }
 
 ShortTransferError make_short_transfer_error(IoContext context, std::uint64_t actual_bytes) {
-  const bool is_write = context.op == "pwrite";
+  const bool is_write = context.op == "pwrite" || context.op == "cuFileWrite";
   std::string message = describe(context) + " ended after " + std::to_string(actual_bytes) +
                         " bytes: " +
                         (is_write ? "the kernel took no more and gave no reason."

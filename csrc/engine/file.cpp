@@ -5,8 +5,23 @@
 
 #include "core/align.hpp"
 #include "core/error.hpp"
+#include "engine/cufile_handle.hpp"
 
 namespace gdsckpt {
+
+Refusal::~Refusal() { std::unique_ptr<const std::string>(reason_.load()).reset(); }
+
+void Refusal::set(std::string reason) {
+  auto mine = std::make_unique<const std::string>(std::move(reason));
+  const std::string* none = nullptr;
+  if (reason_.compare_exchange_strong(none, mine.get(), std::memory_order_acq_rel))
+    static_cast<void>(mine.release());  // the atomic owns it now
+}
+
+std::string Refusal::reason() const {
+  const std::string* const reason = reason_.load(std::memory_order_acquire);
+  return reason == nullptr ? std::string() : *reason;
+}
 
 File::File(std::string path, int buffered_fd, int direct_fd, std::uint64_t alignment)
     : path_(std::move(path)),
@@ -19,7 +34,7 @@ File::File(std::string path, int buffered_fd, int direct_fd, std::uint64_t align
                       "alignment");
 }
 
-File::~File() { std::unique_ptr<const std::string>(refusal_.load()).reset(); }
+File::~File() = default;
 
 void File::close() noexcept {
   if (!is_closed_.exchange(true)) end_use();
@@ -30,20 +45,25 @@ void File::end_use() noexcept {
 }
 
 void File::abandon() noexcept {
+  cufile_.reset();  // a registration must not outlive its descriptor
   buffered_fd_.close();
   direct_fd_.close();
 }
 
-void File::refuse_direct(std::string reason) {
-  auto mine = std::make_unique<const std::string>(std::move(reason));
-  const std::string* none = nullptr;
-  if (refusal_.compare_exchange_strong(none, mine.get(), std::memory_order_acq_rel))
-    static_cast<void>(mine.release());  // the atomic owns it now
-}
-
-std::string File::direct_refused() const {
-  const std::string* const reason = refusal_.load(std::memory_order_acquire);
-  return reason == nullptr ? std::string() : *reason;
+bool File::attach_cufile(std::shared_ptr<CuFileDriver> driver) {
+  if (cufile_ != nullptr) return cufile() != nullptr;
+  if (!is_direct()) {
+    refuse_cufile(
+        "the file is not open for direct I/O, without which there is no way past the host");
+    return false;
+  }
+  try {
+    cufile_ = std::make_unique<CuFileHandle>(std::move(driver), direct_fd(), path_);
+  } catch (const CuFileError& error) {
+    refuse_cufile(error.message());
+    return false;
+  }
+  return true;
 }
 
 }  // namespace gdsckpt

@@ -2,11 +2,34 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "core/fd.hpp"
 
 namespace gdsckpt {
+
+class CuFileDriver;
+class CuFileHandle;
+
+/// Why something was given up for good; the first reason stays. Published without a lock, so that a
+/// forked child can read it too. Any thread may call.
+class Refusal {
+ public:
+  Refusal() = default;
+  ~Refusal();
+  Refusal(const Refusal&) = delete;
+  Refusal& operator=(const Refusal&) = delete;
+
+  bool is_set() const noexcept { return reason_.load(std::memory_order_acquire) != nullptr; }
+  void set(std::string reason);
+  /// Empty if it is not set.
+  std::string reason() const;
+
+ private:
+  std::atomic<const std::string*> reason_{nullptr};  // owned
+};
 
 /// What a transfer needs to know of an open file. Has descriptors of its own, so that whatever
 /// interrupts its maker, no transfer works on a number that has become another file. They are
@@ -36,13 +59,24 @@ class File {
   std::uint64_t alignment() const noexcept { return alignment_; }
 
   /// True while direct I/O is there and has not been refused.
-  bool is_direct() const noexcept {
-    return direct_fd() >= 0 && refusal_.load(std::memory_order_acquire) == nullptr;
-  }
+  bool is_direct() const noexcept { return direct_fd() >= 0 && !direct_refusal_.is_set(); }
   /// Gives direct I/O up for good; the first reason stays.
-  void refuse_direct(std::string reason);
+  void refuse_direct(std::string reason) { direct_refusal_.set(std::move(reason)); }
   /// Why direct I/O was given up; empty if it was not.
-  std::string direct_refused() const;
+  std::string direct_refused() const { return direct_refusal_.reason(); }
+
+  /// Registers the file with cuFile, before its first transfer: device memory then goes by cuFile
+  /// where it can. False where cuFile does not take the file; see `cufile_refused`. Throws
+  /// EngineUnavailableError where the driver is not open.
+  bool attach_cufile(std::shared_ptr<CuFileDriver> driver);
+  /// The registration, or nullptr when there is none or cuFile has refused since.
+  CuFileHandle* cufile() const noexcept {
+    return cufile_refusal_.is_set() ? nullptr : cufile_.get();
+  }
+  /// Gives cuFile up for this file, so that it goes on through the host.
+  void refuse_cufile(std::string reason) { cufile_refusal_.set(std::move(reason)); }
+  /// Why cuFile was given up; empty if it was not.
+  std::string cufile_refused() const { return cufile_refusal_.reason(); }
 
  private:
   const std::string path_;
@@ -52,8 +86,9 @@ class File {
   // The maker is one of them until it calls `close`. No lock: a forked child may call, too.
   std::atomic<int> num_users_{1};
   std::atomic<bool> is_closed_{false};
-  // Published once and without a lock, so that a forked child can read it too. Owned.
-  std::atomic<const std::string*> refusal_{nullptr};
+  Refusal direct_refusal_;
+  Refusal cufile_refusal_;
+  std::unique_ptr<CuFileHandle> cufile_;  // goes before the descriptors
 };
 
 }  // namespace gdsckpt
