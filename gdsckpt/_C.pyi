@@ -9,6 +9,9 @@ from typing_extensions import Buffer
 NO_CRC_SLOT: int
 """``crc_offset`` of an extent whose checksum is not to be stored in the file (2**64 - 1)."""
 
+HOST: int
+"""``device`` of an extent in host memory (2**64 - 1)."""
+
 def crc32(buffer: Buffer, value: int = 0) -> int:
     """CRC-32 of a contiguous buffer, as ``zlib.crc32``.
 
@@ -118,6 +121,75 @@ class NvtxRange:
     def __exit__(self, *raised: object) -> None:
         """Close the range that the thread opened last."""
 
+def cuda_load(path: str = "") -> str:
+    """Load CUDA's driver and initialise it, once for the process.
+
+    Args:
+        path: The library instead of ``libcuda.so.1``; only the first call's counts.
+
+    Returns:
+        Why CUDA cannot be used, or an empty text.
+    """
+
+def cuda_version() -> int:
+    """CUDA version of the driver: 1000 * major + 10 * minor.
+
+    Raises:
+        EngineUnavailableError: CUDA cannot be used.
+    """
+
+def cuda_devices() -> list[dict[str, str | int | bool]]:
+    """Facts of each GPU that this process sees, in CUDA's order.
+
+    ``name``, ``pci_bus_id``, ``uuid`` (32 hex digits), ``numa_node`` (-1: unknown),
+    ``compute_capability`` (90 for 9.0), ``has_gpu_direct_rdma``, ``is_coherent_with_host`` (Grace).
+
+    Raises:
+        EngineUnavailableError: CUDA cannot be used.
+    """
+
+def cuda_device_of(address: int) -> int:
+    """Give the number of the GPU that an address belongs to.
+
+    Raises:
+        EngineUnavailableError: CUDA cannot be used.
+        CudaError: The address is no device's.
+    """
+
+def cuda_copy_to_host(
+    dest: int, device: int, address: int, nbytes: int, *, streams: Buffer | None = None
+) -> None:
+    """Copy device memory to host memory at ``dest``; ``streams`` as for ``Engine.write``.
+
+    Raises:
+        EngineUnavailableError: CUDA cannot be used.
+        CudaError: The copy failed.
+    """
+
+def cuda_copy_to_device(
+    device: int, address: int, source: int, nbytes: int, *, streams: Buffer | None = None
+) -> None:
+    """Copy host memory at ``source`` to device memory. Raises as ``cuda_copy_to_host``."""
+
+class DeviceMemory:
+    """Device memory of our own, freed with the object."""
+
+    def __init__(self, device: int, nbytes: int) -> None:
+        """Allocate.
+
+        Raises:
+            EngineUnavailableError: CUDA cannot be used.
+            CudaError: There is not that much.
+        """
+
+    @property
+    def address(self) -> int:
+        """Address on the device."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+
 class File:
     """What a transfer needs to know of an open file.
 
@@ -179,6 +251,7 @@ class Transfer:
             StorageError: The kernel refused an operation; or ``errno`` ECANCELED after a cancel.
             ShortTransferError: The file ended before its time, or took no more bytes.
             ConfigError: A CRC slot holds bytes that are not zero.
+            CudaError: A copy to or from a device failed.
         """
 
     @property
@@ -221,10 +294,15 @@ class Engine:
     """Threads and slabs that move bytes between memory and files. Any thread may use it.
 
     Transfers are queued and run in the order given. ``extents`` is a C-contiguous buffer of
-    unsigned 64-bit numbers, rows of (address, nbytes, file_offset, crc_offset), ascending by
-    file_offset and not overlapping. Their memory must stay valid until the transfer has ended. In
-    a forked child every method raises EngineUnavailableError; a child may make its own engine. An
-    engine that is left open is closed when the interpreter ends (atexit).
+    unsigned 64-bit numbers, rows of (address, nbytes, file_offset, crc_offset, device), ascending
+    by file_offset and not overlapping; ``device`` is CUDA's number of a GPU, or ``HOST``. Their
+    memory must stay valid until the transfer has ended. In a forked child every method raises
+    EngineUnavailableError; a child may make its own engine, for host memory. An engine that is left
+    open is closed when the interpreter ends (atexit).
+
+    Device memory goes through page-locked slabs, by copies on streams of the transfer's own.
+    ``streams`` is a buffer of rows of (device, CUDA stream, 0 for the default one), or None: the
+    copies begin after what is queued on these streams at the call.
     """
 
     def __init__(self, *, io_threads: int, slab_bytes: int, num_slabs: int) -> None:
@@ -241,7 +319,13 @@ class Engine:
         """
 
     def write(
-        self, file: File, extents: Buffer, *, chunk_bytes: int, owner: object = None
+        self,
+        file: File,
+        extents: Buffer,
+        *,
+        chunk_bytes: int,
+        streams: Buffer | None = None,
+        owner: object = None,
     ) -> Transfer:
         """Write extents, and zeros between them, from the first to the last byte named.
 
@@ -252,15 +336,24 @@ class Engine:
                 extent, over 4 zero bytes.
             chunk_bytes: Unit of I/O and of checksums, a multiple of the file's alignment; cuts at
                 multiples of the file offset.
+            streams: What the contents of device memory wait for.
             owner: Kept alive until the transfer has ended: whatever keeps the memory alive.
 
         Raises:
             ConfigError: Extents or ``chunk_bytes`` cannot be.
-            EngineUnavailableError: The engine is closed or belongs to the parent process.
+            EngineUnavailableError: The engine is closed or belongs to the parent process; or an
+                extent is on a device and there is no CUDA.
+            CudaError: CUDA refused a stream.
         """
 
     def read(
-        self, file: File, extents: Buffer, *, gap_bytes: int = 65536, owner: object = None
+        self,
+        file: File,
+        extents: Buffer,
+        *,
+        gap_bytes: int = 65536,
+        streams: Buffer | None = None,
+        owner: object = None,
     ) -> Transfer:
         """Read extents to their addresses; ``crc_offset`` is ignored.
 
@@ -268,11 +361,13 @@ class Engine:
             file: Where from.
             extents: What to read.
             gap_bytes: Neighbours with a hole of at most this many bytes are read together.
+            streams: As for ``write``: what used the memory before.
             owner: As for ``write``.
 
         Raises:
             ConfigError: The extents cannot be.
-            EngineUnavailableError: The engine is closed or belongs to the parent process.
+            EngineUnavailableError: As for ``write``.
+            CudaError: CUDA refused a stream.
         """
 
     def scan(self, file: File, begin: int, end: int, *, chunk_bytes: int) -> Transfer:
@@ -282,6 +377,10 @@ class Engine:
             ConfigError: The range or ``chunk_bytes`` cannot be.
             EngineUnavailableError: The engine is closed or belongs to the parent process.
         """
+
+    @property
+    def pin_refused(self) -> str:
+        """Why slabs could not be page-locked, so that copies are slower; empty if they could."""
 
     def close(self) -> None:
         """Cancel the transfers that run, wait for their ends, join the threads, free the slabs.

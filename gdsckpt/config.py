@@ -35,12 +35,15 @@ class _Setting:
     multiple_of: int = 1
     is_bytes: bool = False
     is_bool: bool = False
+    is_text: bool = False
 
     @property
     def allowed(self) -> str:
         """The allowed values, for the documentation and for errors."""
         if self.is_bool:
             return "true, false"
+        if self.is_text:
+            return "any text"
         if self.choices:
             return ", ".join(self.choices)
         bounds = f"{self.format(self.minimum)} to {self.format(self.maximum)}"
@@ -63,6 +66,8 @@ class _Setting:
         """
         if self.is_bool:
             parsed: str | int | bool | None = self._parse_bool(value)
+        elif self.is_text:
+            parsed = value if isinstance(value, str) else None
         elif self.choices:
             parsed = value if isinstance(value, str) and value in self.choices else None
         else:
@@ -154,6 +159,18 @@ class Config:
         minimum=0,
         maximum=TiB,
         is_bytes=True,
+    )
+    libcuda: str = _setting(
+        "",
+        "Absolute path of a library to load in the place of `libcuda.so.1`, for tests. Read from "
+        "the environment only, once for a process; ignored where a program runs with more rights "
+        "than its user.",
+        is_text=True,
+    )
+    libcufile: str = _setting(
+        "",
+        "As `libcuda`, in the place of `libcufile.so.0`.",
+        is_text=True,
     )
 
     def __post_init__(self) -> None:

@@ -5,7 +5,9 @@ The one door to the extension ``gdsckpt._C``; signatures and contracts are in ``
 
 try:
     from gdsckpt._C import (
+        HOST,
         NO_CRC_SLOT,
+        DeviceMemory,
         Engine,
         File,
         NvtxRange,
@@ -18,6 +20,12 @@ try:
         crc32_kernels,
         crc32_with,
         crc32_zeros,
+        cuda_copy_to_device,
+        cuda_copy_to_host,
+        cuda_device_of,
+        cuda_devices,
+        cuda_load,
+        cuda_version,
         direct_alignment,
         fallocate,
         nvtx_compiled,
@@ -34,7 +42,9 @@ except ImportError as error:
     raise ImportError(message, name="gdsckpt._C", path=error.path) from error
 
 __all__ = [
+    "HOST",
     "NO_CRC_SLOT",
+    "DeviceMemory",
     "Engine",
     "File",
     "NvtxRange",
@@ -47,6 +57,12 @@ __all__ = [
     "crc32_kernels",
     "crc32_with",
     "crc32_zeros",
+    "cuda_copy_to_device",
+    "cuda_copy_to_host",
+    "cuda_device_of",
+    "cuda_devices",
+    "cuda_load",
+    "cuda_version",
     "direct_alignment",
     "fallocate",
     "nvtx_compiled",

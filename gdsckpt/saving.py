@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch
-
 from gdsckpt._version import __version__
 from gdsckpt.config import Config
 from gdsckpt.engine.base import Progress
@@ -17,10 +15,11 @@ from gdsckpt.errors import ConfigError
 from gdsckpt.report import SaveReport
 from gdsckpt.staging import directory as checkpoint_directory
 from gdsckpt.staging import files, stream, writer
-from gdsckpt.staging.content import Buffer, ShardContent
+from gdsckpt.staging.content import ShardContent
 from gdsckpt.staging.directory import SaveIdentity
 from gdsckpt.staging.writer import WrittenShard
 from gdsckpt.tensors import collector
+from gdsckpt.tensors.memory import StateMemory
 from gdsckpt.tensors.naming import tensor_entries
 from gdsckpt.tensors.pickling import pickle_state
 
@@ -39,7 +38,8 @@ def save(
     caller's.
 
     Args:
-        obj: Anything that ``torch.save`` takes. Must not change until the function returns.
+        obj: Anything that ``torch.save`` takes; arrays on GPUs (CuPy, Numba, DLPack) are saved as
+            torch tensors. Must not change until the function returns.
         f: Path, or a binary file object open for writing, seekable or not.
         config: Settings; also read from ``GDSCKPT_*``.
         progress: Called with (bytes done, bytes in all) now and then.
@@ -120,26 +120,22 @@ def _target(f: str | os.PathLike[str]) -> Path:
 
 
 def content_of(obj: object) -> ShardContent:
-    """Pickle an object and find the host memory of its storages.
+    """Pickle an object and find the memory of its storages.
 
     Raises:
         ConfigError: It cannot be pickled.
     """
     with collector.paused():
         pickled = pickle_state(obj)
+        tensors = tensor_entries(obj, pickled.key_of)
+        memory = StateMemory(pickled.storages)
         return ShardContent(
-            storages=[_host_buffer(storage) for storage in pickled.storages],
+            storages=memory.buffers,
             pickle=pickled.pickle,
-            tensors=tensor_entries(obj, pickled.key_of),
+            tensors=tensors,
+            streams=memory.streams,
+            require_unchanged=lambda: memory.require_unchanged(tensors),
         )
-
-
-def _host_buffer(storage: torch.UntypedStorage) -> Buffer:
-    """Give the host memory of a storage; other devices are copied to the host whole."""
-    if storage.device.type != "cpu":
-        storage = storage.cpu()
-    nbytes = storage.nbytes()
-    return Buffer(storage.data_ptr() if nbytes else 0, nbytes, storage)
 
 
 def _report(

@@ -20,22 +20,6 @@ namespace {
 // Python's signal handlers (Ctrl-C) run between waits of this length.
 constexpr std::chrono::milliseconds kSignalInterval{100};
 
-std::vector<Extent> copy_extents(const py::object& buffer) {
-  const BufferView view(buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
-  const std::string format = view.format();
-  const bool is_uint64 =
-      view.item_bytes() == sizeof(std::uint64_t) && (format == "Q" || format == "L");
-  if (!is_uint64 || view.nbytes() % sizeof(Extent) != 0)
-    throw ConfigError("extents is a buffer of " + std::to_string(view.nbytes()) +
-                          " bytes with format '" + format +
-                          "'; it must hold rows of four unsigned 64-bit numbers (address, nbytes, "
-                          "file_offset, crc_offset), such as array('Q').",
-                      "extents");
-  std::vector<Extent> extents(view.nbytes() / sizeof(Extent));
-  if (!extents.empty()) std::memcpy(extents.data(), view.data(), view.nbytes());
-  return extents;
-}
-
 /// Native-endian uint32 each.
 py::bytes to_bytes(const std::vector<std::uint32_t>& crcs) {
   return py::bytes(reinterpret_cast<const char*>(crcs.data()), crcs.size() * sizeof(crcs[0]));
@@ -133,18 +117,21 @@ using HandlePtr = std::unique_ptr<TransferHandle>;
 
 // `owner` is kept alive by the returned object: the call policy does it.
 HandlePtr write(PinnedEngine& engine, std::shared_ptr<File> file, const py::object& extents,
-                std::uint64_t chunk_bytes, const py::object& /*owner*/) {
+                std::uint64_t chunk_bytes, const py::object& streams, const py::object& /*owner*/) {
   std::vector<Extent> rows = copy_extents(extents);
+  const std::vector<ProducerStream> producers = copy_streams(streams);
   const py::gil_scoped_release no_gil;
   return std::make_unique<TransferHandle>(
-      engine.write(std::move(file), std::move(rows), chunk_bytes));
+      engine.write(std::move(file), std::move(rows), chunk_bytes, producers));
 }
 
 HandlePtr read(PinnedEngine& engine, std::shared_ptr<File> file, const py::object& extents,
-               std::uint64_t gap_bytes, const py::object& /*owner*/) {
+               std::uint64_t gap_bytes, const py::object& streams, const py::object& /*owner*/) {
   std::vector<Extent> rows = copy_extents(extents);
+  const std::vector<ProducerStream> producers = copy_streams(streams);
   const py::gil_scoped_release no_gil;
-  return std::make_unique<TransferHandle>(engine.read(std::move(file), std::move(rows), gap_bytes));
+  return std::make_unique<TransferHandle>(
+      engine.read(std::move(file), std::move(rows), gap_bytes, producers));
 }
 
 HandlePtr scan(PinnedEngine& engine, std::shared_ptr<File> file, std::uint64_t begin,
@@ -194,11 +181,15 @@ void bind_engine(py::module_& module) {
                                                           py::release_gil_before_calling_cpp_dtor())
       .def(py::init(&make_engine), py::kw_only(), "io_threads"_a, "slab_bytes"_a, "num_slabs"_a)
       .def("write", &write, "file"_a, "extents"_a, py::kw_only(), "chunk_bytes"_a,
-           "owner"_a = py::none(), py::keep_alive<0, 5>(), "Gather extents and write them.")
+           "streams"_a = py::none(), "owner"_a = py::none(), py::keep_alive<0, 6>(),
+           "Gather extents and write them.")
       .def("read", &read, "file"_a, "extents"_a, py::kw_only(), "gap_bytes"_a = 65536,
-           "owner"_a = py::none(), py::keep_alive<0, 5>(), "Read extents to their addresses.")
+           "streams"_a = py::none(), "owner"_a = py::none(), py::keep_alive<0, 6>(),
+           "Read extents to their addresses.")
       .def("scan", &scan, "file"_a, "begin"_a, "end"_a, py::kw_only(), "chunk_bytes"_a,
            "Checksum the chunks of a file range.")
+      .def_property_readonly("pin_refused", &PinnedEngine::pin_refused,
+                             "Why slabs could not be page-locked; empty if they could.")
       .def("close", py::overload_cast<>(&PinnedEngine::close),
            py::call_guard<py::gil_scoped_release>(),
            "Cancel what runs, wait for its end, join the threads, free the slabs.");

@@ -5,6 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "core/extent.hpp"
+#include "engine/device_streams.hpp"
 
 /// The only code that knows Python. Addresses, numbers, paths and descriptors cross this line, no
 /// objects of the engine's own making, and every call that can block releases the GIL.
@@ -33,9 +37,15 @@ class BufferView {
 std::string encode_path(const pybind11::str& path);
 pybind11::object decode_path(const std::string& path);
 
+/// Rows of unsigned 64-bit numbers, of any buffer that holds such. Throw ConfigError.
+std::vector<Extent> copy_extents(const pybind11::object& buffer);
+/// None: no streams.
+std::vector<ProducerStream> copy_streams(const pybind11::object& buffer);
+
 void bind_errors();
 void bind_crc32(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
+void bind_cuda(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
 void bind_nvtx(pybind11::module_& module);
 

@@ -1,4 +1,7 @@
+#include <cstring>
+
 #include "bindings/bindings.hpp"
+#include "core/error.hpp"
 
 namespace py = pybind11;
 
@@ -21,6 +24,37 @@ py::object decode_path(const std::string& path) {
       PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<py::ssize_t>(path.size())));
   if (!decoded) throw py::error_already_set();
   return decoded;
+}
+
+namespace {
+
+/// Rows of unsigned 64-bit numbers. `field`: name of the argument; `columns`: what a row holds.
+template <typename Row>
+std::vector<Row> copy_rows(const py::object& buffer, const char* field, const char* columns) {
+  const BufferView view(buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
+  const std::string format = view.format();
+  const bool is_uint64 =
+      view.item_bytes() == sizeof(std::uint64_t) && (format == "Q" || format == "L");
+  if (!is_uint64 || view.nbytes() % sizeof(Row) != 0)
+    throw ConfigError(std::string(field) + " is a buffer of " + std::to_string(view.nbytes()) +
+                          " bytes with format '" + format + "'; it must hold rows of " +
+                          std::to_string(sizeof(Row) / sizeof(std::uint64_t)) +
+                          " unsigned 64-bit numbers (" + columns + "), such as array('Q').",
+                      field);
+  std::vector<Row> rows(view.nbytes() / sizeof(Row));
+  if (!rows.empty()) std::memcpy(rows.data(), view.data(), view.nbytes());
+  return rows;
+}
+
+}  // namespace
+
+std::vector<Extent> copy_extents(const py::object& buffer) {
+  return copy_rows<Extent>(buffer, "extents", "address, nbytes, file_offset, crc_offset, device");
+}
+
+std::vector<ProducerStream> copy_streams(const py::object& buffer) {
+  if (buffer.is_none()) return {};
+  return copy_rows<ProducerStream>(buffer, "streams", "device, stream");
 }
 
 }  // namespace gdsckpt::bindings

@@ -4,9 +4,11 @@
 PYBIND11_MODULE(_C, module) {
   module.doc() = "Native core of gdsckpt: checksums, slabs and file transfers.";
   module.attr("NO_CRC_SLOT") = gdsckpt::kNoCrcSlot;
+  module.attr("HOST") = gdsckpt::kHostDevice;
   gdsckpt::bindings::bind_errors();
   gdsckpt::bindings::bind_crc32(module);
   gdsckpt::bindings::bind_memory(module);
+  gdsckpt::bindings::bind_cuda(module);
   gdsckpt::bindings::bind_engine(module);
   gdsckpt::bindings::bind_nvtx(module);
 }

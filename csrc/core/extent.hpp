@@ -9,19 +9,24 @@ namespace gdsckpt {
 /// `Extent::crc_offset` of an extent whose checksum is not to be stored in the file.
 inline constexpr std::uint64_t kNoCrcSlot = ~std::uint64_t{0};
 
+/// `Extent::device` of an extent in host memory.
+inline constexpr std::uint64_t kHostDevice = ~std::uint64_t{0};
+
 /// Number of bytes of a stored CRC32.
 inline constexpr std::uint64_t kCrcSlotBytes = 4;
 
-/// Contiguous bytes to move. A row of four 64-bit numbers: Python hands over arrays of them.
+/// Contiguous bytes to move. A row of five 64-bit numbers: Python hands over arrays of them.
 struct Extent {
-  std::uint64_t address;      ///< in memory; 0 only where `nbytes` is 0
-  std::uint64_t nbytes;       ///< may be 0
-  std::uint64_t file_offset;  ///< of the first byte
-  std::uint64_t crc_offset;   ///< where the file holds this extent's CRC32, or kNoCrcSlot
+  std::uint64_t address;               ///< in memory; 0 only where `nbytes` is 0
+  std::uint64_t nbytes;                ///< may be 0
+  std::uint64_t file_offset;           ///< of the first byte
+  std::uint64_t crc_offset;            ///< where the file holds this extent's CRC32, or kNoCrcSlot
+  std::uint64_t device = kHostDevice;  ///< CUDA's number of the GPU, or kHostDevice
 
+  bool is_host() const noexcept { return device == kHostDevice; }
   std::uint64_t file_end() const noexcept { return file_offset + nbytes; }
 };
-static_assert(sizeof(Extent) == 32, "rows of four uint64");
+static_assert(sizeof(Extent) == 40, "rows of five uint64");
 
 /// Bytes [begin, end) of a file.
 struct FileRange {

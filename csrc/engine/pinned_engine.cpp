@@ -58,6 +58,8 @@ struct PinnedEngine::State {
 PinnedEngine::PinnedEngine(const PinnedEngineOptions& options, const Syscalls& syscalls)
     : state_(std::make_unique<State>()) {
   state_->resources.slabs = std::make_shared<SlabPool>(options.slab_bytes, options.num_slabs);
+  state_->resources.device_slabs =
+      std::make_shared<DeviceSlabs>(options.slab_bytes, options.num_slabs);
   state_->resources.threads = std::make_shared<ThreadPool>(options.io_threads);
   state_->resources.syscalls = &syscalls;
 }
@@ -77,19 +79,21 @@ PinnedEngine::State& PinnedEngine::living() const {
 
 std::shared_ptr<Transfer> PinnedEngine::write(std::shared_ptr<File> file,
                                               std::vector<Extent> extents,
-                                              std::uint64_t chunk_bytes) {
+                                              std::uint64_t chunk_bytes,
+                                              const std::vector<ProducerStream>& producers) {
   const TransferResources& resources = living().resources;
   check_chunk_bytes(chunk_bytes, *file, resources.slabs->slab_bytes());
-  return submit(std::make_shared<WriteTransfer>(resources, std::move(file),
-                                                WritePlan(std::move(extents), chunk_bytes)));
+  return submit(std::make_shared<WriteTransfer>(
+      resources, std::move(file), WritePlan(std::move(extents), chunk_bytes), producers));
 }
 
 std::shared_ptr<Transfer> PinnedEngine::read(std::shared_ptr<File> file,
-                                             std::vector<Extent> extents, std::uint64_t gap_bytes) {
+                                             std::vector<Extent> extents, std::uint64_t gap_bytes,
+                                             const std::vector<ProducerStream>& producers) {
   const TransferResources& resources = living().resources;
   check_extents(extents);
-  return submit(
-      std::make_shared<ReadTransfer>(resources, std::move(file), std::move(extents), gap_bytes));
+  return submit(std::make_shared<ReadTransfer>(resources, std::move(file), std::move(extents),
+                                               gap_bytes, producers));
 }
 
 std::shared_ptr<Transfer> PinnedEngine::scan(std::shared_ptr<File> file, FileRange range,
@@ -115,6 +119,10 @@ std::shared_ptr<Transfer> PinnedEngine::submit(std::shared_ptr<Transfer> transfe
   return transfer;
 }
 
+std::string PinnedEngine::pin_refused() const {
+  return living().resources.device_slabs->pin_refused();
+}
+
 void PinnedEngine::close() { close(living()); }
 
 void PinnedEngine::close(State& state) {
@@ -130,6 +138,7 @@ void PinnedEngine::close(State& state) {
   // Joining the threads is waiting for the transfers: what had been started runs to its end.
   state.resources.threads->stop();
   state.resources.slabs->clear();
+  state.resources.device_slabs->clear();
 }
 
 TransferHandle::TransferHandle(std::shared_ptr<Transfer> transfer) noexcept

@@ -8,6 +8,7 @@
 
 #include "core/extent.hpp"
 #include "core/fork_guard.hpp"
+#include "engine/device_streams.hpp"
 #include "engine/file.hpp"
 #include "engine/transfer.hpp"
 
@@ -35,13 +36,20 @@ class PinnedEngine {
   PinnedEngine& operator=(const PinnedEngine&) = delete;
 
   /// Queue a transfer behind those that are there. Memory and descriptors must stay valid until it
-  /// has ended. All throw ConfigError and EngineUnavailableError.
+  /// has ended. All throw ConfigError and EngineUnavailableError, with device extents CudaError.
+  ///
+  /// Device memory is read and written after what is queued on `producers` at the call.
   std::shared_ptr<Transfer> write(std::shared_ptr<File> file, std::vector<Extent> extents,
-                                  std::uint64_t chunk_bytes);
+                                  std::uint64_t chunk_bytes,
+                                  const std::vector<ProducerStream>& producers = {});
   std::shared_ptr<Transfer> read(std::shared_ptr<File> file, std::vector<Extent> extents,
-                                 std::uint64_t gap_bytes);
+                                 std::uint64_t gap_bytes,
+                                 const std::vector<ProducerStream>& producers = {});
   std::shared_ptr<Transfer> scan(std::shared_ptr<File> file, FileRange range,
                                  std::uint64_t chunk_bytes);
+
+  /// Why slabs for GPUs could not be page-locked; empty if they could, or none was needed.
+  std::string pin_refused() const;
 
   /// True in a child of the process that made the engine.
   bool is_forked() const noexcept { return fork_guard_.is_forked_child(); }

@@ -46,11 +46,13 @@ std::uint32_t read_blocks(PosixIo io, std::uint8_t* data, FileRange range, bool 
 }  // namespace
 
 ReadTransfer::ReadTransfer(TransferResources resources, std::shared_ptr<File> file,
-                           std::vector<Extent> extents, std::uint64_t gap_bytes)
+                           std::vector<Extent> extents, std::uint64_t gap_bytes,
+                           const std::vector<ProducerStream>& producers)
     : Transfer(std::move(resources), std::move(file), "read", range_of(extents).begin,
                sum_nbytes(extents)),
       extents_(std::move(extents)),
       gap_bytes_(gap_bytes),
+      streams_(extents_, producers),
       windows_(plan_read_windows(extents_, slabs().slab_bytes())),
       pieces_(extents_.size(), windows_.size()) {}
 
@@ -71,7 +73,8 @@ void ReadTransfer::run_request(std::size_t index, const ReadRequest& request) {
     io().read_ahead(request.range);
   }
   const bool is_straight =
-      request.num_pieces == 1 || request.range.nbytes() / request.num_pieces >= kStraightBytes;
+      device_of(request) == kHostDevice &&
+      (request.num_pieces == 1 || request.range.nbytes() / request.num_pieces >= kStraightBytes);
   if (is_straight) return read_straight(index, request);
   read_through_slab(index, request, false);
 }
@@ -89,22 +92,44 @@ void ReadTransfer::read_straight(std::size_t index, const ReadRequest& request) 
 void ReadTransfer::read_through_slab(std::size_t index, const ReadRequest& request,
                                      bool is_direct) {
   const FileRange window = windows_[index].range;
-  const SlabLease slab = slabs().acquire();
+  const SlabLease slab = slabs_near(device_of(request)).acquire();
   std::uint8_t* const data = slab.data() + request.range.begin % file().alignment();
   if (is_direct)
     // A request that direct I/O did not serve to its end counts as buffered.
     is_direct = io().read_direct(slab.data(), request.range).buffered_bytes == 0;
   else
     io().read_buffered(data, request.range);
+  DeviceCopies copies(streams_);
   for_each_piece(extents_, request.first_extent, request.range, [&](const Piece& piece) {
     const std::uint8_t* const source = data + (piece.begin - request.range.begin);
-    const std::uint32_t crc = copy_crc32(0, destination(piece), source, piece.nbytes());
+    const std::uint32_t crc = extents_[piece.extent].is_host()
+                                  ? copy_crc32(0, destination(piece), source, piece.nbytes())
+                                  : send(copies, piece, source);
     pieces_.record(index, window, piece, extents_[piece.extent], crc);
     add_done(is_direct ? IoTally{0, piece.nbytes()} : IoTally{piece.nbytes(), 0});
   });
+  copies.wait();
 }
 
-/// The one place that knows where read bytes go.
+std::uint32_t ReadTransfer::send(DeviceCopies& copies, const Piece& piece,
+                                 const std::uint8_t* source) const {
+  const Extent& extent = extents_[piece.extent];
+  copies.to_device(extent.device, extent.address + (piece.begin - extent.file_offset), source,
+                   piece.nbytes());
+  return crc32(0, source, piece.nbytes());
+}
+
+/// The first device that the request reads for, or kHostDevice.
+std::uint64_t ReadTransfer::device_of(const ReadRequest& request) const {
+  std::uint64_t device = kHostDevice;
+  if (streams_.empty()) return device;
+  for_each_piece(extents_, request.first_extent, request.range, [&](const Piece& piece) {
+    if (device == kHostDevice) device = extents_[piece.extent].device;
+  });
+  return device;
+}
+
+/// Where in host memory a piece goes.
 std::uint8_t* ReadTransfer::destination(const Piece& piece) const noexcept {
   const Extent& extent = extents_[piece.extent];
   return reinterpret_cast<std::uint8_t*>(extent.address) + (piece.begin - extent.file_offset);

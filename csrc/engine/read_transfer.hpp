@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/extent.hpp"
+#include "engine/device_streams.hpp"
 #include "engine/piece_crcs.hpp"
 #include "engine/read_plan.hpp"
 #include "engine/transfer.hpp"
@@ -15,9 +16,9 @@ namespace gdsckpt {
 /// Reads extents to their addresses, with the CRC32 of the bytes that arrived there.
 class ReadTransfer final : public Transfer {
  public:
-  /// `extents` have been checked; the file's alignment divides the slabs.
+  /// `extents` have been checked; the file's alignment divides the slabs. Throws as DeviceStreams.
   ReadTransfer(TransferResources resources, std::shared_ptr<File> file, std::vector<Extent> extents,
-               std::uint64_t gap_bytes);
+               std::uint64_t gap_bytes, const std::vector<ProducerStream>& producers);
 
   std::size_t num_jobs() const noexcept override { return windows_.size(); }
 
@@ -34,10 +35,14 @@ class ReadTransfer final : public Transfer {
   void read_straight(std::size_t index, const ReadRequest& request);
   /// Into a slab, then spread over the destinations.
   void read_through_slab(std::size_t index, const ReadRequest& request, bool is_direct);
+  /// From a slab to a device, in the background, and its CRC.
+  std::uint32_t send(DeviceCopies& copies, const Piece& piece, const std::uint8_t* source) const;
+  std::uint64_t device_of(const ReadRequest& request) const;
   std::uint8_t* destination(const Piece& piece) const noexcept;
 
   const std::vector<Extent> extents_;
   const std::uint64_t gap_bytes_;
+  const DeviceStreams streams_;
   const std::vector<ReadWindow> windows_;
   PieceCrcs pieces_;
 };

@@ -12,6 +12,7 @@
 #include "core/error.hpp"
 #include "core/slab_pool.hpp"
 #include "core/thread_pool.hpp"
+#include "engine/device_slabs.hpp"
 #include "engine/file.hpp"
 #include "engine/posix_io.hpp"
 
@@ -21,6 +22,7 @@ namespace gdsckpt {
 struct TransferResources {
   std::shared_ptr<ThreadPool> threads;
   std::shared_ptr<SlabPool> slabs;
+  std::shared_ptr<DeviceSlabs> device_slabs;
   const Syscalls* syscalls;
 };
 
@@ -74,6 +76,10 @@ class Transfer : public JobSource {
   virtual const std::vector<std::uint32_t>* chunk_crcs_or_null() const { return nullptr; }
 
   SlabPool& slabs() noexcept { return *resources_.slabs; }
+  /// The ring for a window that holds bytes of `device` (kHostDevice: the one for host memory).
+  SlabPool& slabs_near(std::uint64_t device) {
+    return device == kHostDevice ? slabs() : resources_.device_slabs->near(device);
+  }
   File& file() noexcept { return *file_; }
   PosixIo io() noexcept { return PosixIo(*resources_.syscalls, *file_); }
   void add_done(const IoTally& tally) noexcept;

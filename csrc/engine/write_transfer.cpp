@@ -20,21 +20,49 @@ std::array<std::uint8_t, kCrcSlotBytes> little_endian(std::uint32_t crc) noexcep
 }  // namespace
 
 WriteTransfer::WriteTransfer(TransferResources resources, std::shared_ptr<File> file,
-                             WritePlan plan)
+                             WritePlan plan, const std::vector<ProducerStream>& producers)
     : Transfer(std::move(resources), std::move(file), "write", plan.grid().range().begin,
                plan.grid().range().nbytes()),
       plan_(std::move(plan)),
+      streams_(plan_.extents(), producers),
       pieces_(plan_.extents().size(), plan_.grid().num_windows()),
       chunk_crcs_(plan_.grid().num_windows()) {}
 
 void WriteTransfer::run_window(std::size_t index) {
   const FileRange window = plan_.grid().window(index);
-  const SlabLease slab = slabs().acquire();
+  const SlabLease slab = slabs_near(device_of(window)).acquire();
   // Direct I/O wants memory and file offset alike modulo the alignment.
   std::uint8_t* const data = slab.data() + window.begin % file().alignment();
+  fetch_from_devices(window, data);
   gather(index, window, data);
   fill_slots(window, data);
   add_done(io().write(data, window));
+}
+
+/// The first device that has bytes in the window, or kHostDevice.
+std::uint64_t WriteTransfer::device_of(FileRange window) const {
+  std::uint64_t device = kHostDevice;
+  if (streams_.empty()) return device;
+  const std::vector<Extent>& extents = plan_.extents();
+  for_each_piece(extents, find_extent(extents, window.begin), window, [&](const Piece& piece) {
+    if (device == kHostDevice) device = extents[piece.extent].device;
+  });
+  return device;
+}
+
+/// Copies the pieces that lie on devices into the slab and waits until they are there. Meanwhile
+/// other threads checksum and write what they have fetched.
+void WriteTransfer::fetch_from_devices(FileRange window, std::uint8_t* data) {
+  if (streams_.empty()) return;
+  const std::vector<Extent>& extents = plan_.extents();
+  DeviceCopies copies(streams_);
+  for_each_piece(extents, find_extent(extents, window.begin), window, [&](const Piece& piece) {
+    const Extent& extent = extents[piece.extent];
+    if (extent.is_host()) return;
+    copies.to_host(data + (piece.begin - window.begin), extent.device,
+                   extent.address + (piece.begin - extent.file_offset), piece.nbytes());
+  });
+  copies.wait();
 }
 
 void WriteTransfer::gather(std::size_t index, FileRange window, std::uint8_t* data) {
@@ -58,9 +86,10 @@ void WriteTransfer::gather(std::size_t index, FileRange window, std::uint8_t* da
   chunk_crcs_[index] = chunk_crc;
 }
 
-/// The one place that reads a source.
+/// Brings a piece to `dest`, where those from devices are already, and gives its CRC.
 std::uint32_t WriteTransfer::gather_piece(const Piece& piece, std::uint8_t* dest) const {
   const Extent& extent = plan_.extents()[piece.extent];
+  if (!extent.is_host()) return crc32(0, dest, piece.nbytes());
   const auto* const source =
       reinterpret_cast<const std::uint8_t*>(extent.address) + (piece.begin - extent.file_offset);
   return copy_crc32(0, dest, source, piece.nbytes());

@@ -13,6 +13,9 @@ from gdsckpt.errors import EngineUnavailableError
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (bytes done, bytes in all), several times a second, in the caller's thread."""
 
+NO_STREAMS: array[int] = array("Q")
+"""For transfers of host memory."""
+
 POLL_S = 0.1
 """How often a wait wakes for signals and progress; the end itself wakes it at once."""
 
@@ -22,24 +25,32 @@ class Extent:
     """Contiguous bytes to move.
 
     Attributes:
-        address: Host address of the first byte.
+        address: Address of the first byte, in the memory of ``device``.
         nbytes: Number of bytes.
         file_offset: Where they stand in the file.
         crc_offset: File offset where the engine has to leave their CRC-32 (4 bytes,
             little-endian, zero until then), or ``native.NO_CRC_SLOT``.
+        device: CUDA's number of the GPU that the memory is on, or ``native.HOST``.
     """
 
     address: int
     nbytes: int
     file_offset: int
     crc_offset: int = native.NO_CRC_SLOT
+    device: int = native.HOST
+
+
+ROW_WIDTH = 5
+"""Numbers in the row of an extent."""
 
 
 def pack_extents(extents: Sequence[Extent]) -> array[int]:
     """Pack extents into the uint64 rows that cross the native line."""
     rows = array("Q")
     for extent in extents:
-        rows.extend((extent.address, extent.nbytes, extent.file_offset, extent.crc_offset))
+        rows.extend(
+            (extent.address, extent.nbytes, extent.file_offset, extent.crc_offset, extent.device)
+        )
     return rows
 
 
@@ -53,15 +64,27 @@ class Engine(Protocol):
     name: str
 
     def write(
-        self, file: native.File, extents: array[int], *, chunk_bytes: int, owner: object
+        self,
+        file: native.File,
+        extents: array[int],
+        *,
+        chunk_bytes: int,
+        streams: array[int],
+        owner: object,
     ) -> native.Transfer:
         """Start to write packed extents; gives the CRC-32 of each extent and of each chunk.
 
-        ``owner`` keeps the memory alive; the transfer holds it until its end.
+        ``streams`` are rows of (device, CUDA stream): device memory is read after what is queued
+        on them now. ``owner`` keeps the memory alive; the transfer holds it until its end.
         """
 
-    def read(self, file: native.File, extents: array[int], *, owner: object) -> native.Transfer:
-        """Start to read packed extents into memory; gives the CRC-32 of each extent."""
+    def read(
+        self, file: native.File, extents: array[int], *, streams: array[int], owner: object
+    ) -> native.Transfer:
+        """Start to read packed extents into memory; gives the CRC-32 of each extent.
+
+        Device memory is written after what is queued on ``streams`` now.
+        """
 
     def scan(self, file: native.File, begin: int, end: int, *, chunk_bytes: int) -> native.Transfer:
         """Start to read a file range for its checksums only; gives the CRC-32 of each chunk."""

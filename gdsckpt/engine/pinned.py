@@ -14,7 +14,7 @@ _engines: dict[tuple[int, int, int], PinnedEngine] = {}
 
 
 class PinnedEngine:
-    """Moves host memory through slabs; one per process and configuration.
+    """Moves host and device memory through slabs; one per process and configuration.
 
     Attributes:
         name: ``"pinned"``.
@@ -28,14 +28,24 @@ class PinnedEngine:
         )
 
     def write(
-        self, file: native.File, extents: array[int], *, chunk_bytes: int, owner: object
+        self,
+        file: native.File,
+        extents: array[int],
+        *,
+        chunk_bytes: int,
+        streams: array[int],
+        owner: object,
     ) -> native.Transfer:
         """Start to write; see :class:`gdsckpt.engine.base.Engine`."""
-        return self._native.write(file, extents, chunk_bytes=chunk_bytes, owner=owner)
+        return self._native.write(
+            file, extents, chunk_bytes=chunk_bytes, streams=streams, owner=owner
+        )
 
-    def read(self, file: native.File, extents: array[int], *, owner: object) -> native.Transfer:
+    def read(
+        self, file: native.File, extents: array[int], *, streams: array[int], owner: object
+    ) -> native.Transfer:
         """Start to read; see :class:`gdsckpt.engine.base.Engine`."""
-        return self._native.read(file, extents, owner=owner)
+        return self._native.read(file, extents, streams=streams, owner=owner)
 
     def scan(self, file: native.File, begin: int, end: int, *, chunk_bytes: int) -> native.Transfer:
         """Start to scan; see :class:`gdsckpt.engine.base.Engine`."""

@@ -16,7 +16,7 @@ from gdsckpt.config import Config
 from gdsckpt.engine.registry import choose_engine
 from gdsckpt.errors import ConfigError, UnverifiedWarning
 from gdsckpt.loading import into as filling
-from gdsckpt.loading import select
+from gdsckpt.loading import places, select
 from gdsckpt.loading.restore import MapLocation, is_meta, restorer
 from gdsckpt.loading.source import ReadOptions, StorageSource
 from gdsckpt.loading.stock import load_stock
@@ -236,11 +236,12 @@ class _Request:
     def _unpickle(self, wanted: set[int] | None) -> Any:
         """Unpickle with finished storages; those not in ``wanted`` are blank."""
         restore = restorer(self._map_location)
-        source = StorageSource(self._shard, self._options, wanted)
+        on_gpus = places.gpus_of_records(self._shard, self._map_location)
+        source = StorageSource(self._shard, self._options, wanted, on_gpus)
 
         def give(index: int, nbytes: int, location: str) -> Any:
             storage = torch.UntypedStorage(0) if index < 0 else source.take(index, nbytes)
-            return restore(storage, location)
+            return storage if storage.device.type == "cuda" else restore(storage, location)
 
         with contextlib.closing(source):
             return self._run(give)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from array import array
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from gdsckpt.loading.select import describe, is_plain
 from gdsckpt.loading.source import ReadOptions
 from gdsckpt.staging import shard as shards
 from gdsckpt.staging.shard import Shard
+from gdsckpt.tensors import devices
+from gdsckpt.tensors.arrays import DeviceArray, array_streams, device_array, is_device_array
 from gdsckpt.tensors.naming import Path
 
 
@@ -27,12 +29,12 @@ class Target:
     Attributes:
         path: Where it stands, in both nests.
         saved: The saved tensor; its storage may be blank.
-        tensor: The caller's tensor.
+        tensor: The caller's tensor, or array on a GPU.
     """
 
     path: Path
     saved: torch.Tensor
-    tensor: torch.Tensor
+    tensor: torch.Tensor | DeviceArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class FillPlan:
         values: Paths of the leaves that are no tensors, to be set.
     """
 
-    direct: dict[int, torch.Tensor]
+    direct: dict[int, torch.Tensor | DeviceArray]
     copies: list[Target]
     values: list[Path]
 
@@ -79,7 +81,7 @@ def match(
     for path, leaf in saved.items():
         if path not in existing:
             continue
-        own = existing[path]
+        own = _with_memory(existing[path])
         why = _obstacle(leaf, own, path, root)
         if why:
             obstacles[describe(path)] = why
@@ -107,6 +109,8 @@ def _obstacle(leaf: Any, own: Any, path: Path, root: Any) -> str:
         if _is_settable(path, root) or _same(leaf, own):
             return ""
         return "differs and stands in a tuple or at the root, where it cannot be set"
+    if isinstance(own, DeviceArray):
+        return "" if own.is_contiguous else "is an array with gaps here"
     if own.device.type == "meta":
         return "is on the meta device here, where no bytes can be put"
     if (
@@ -116,9 +120,14 @@ def _obstacle(leaf: Any, own: Any, path: Path, root: Any) -> str:
     return ""
 
 
+def _with_memory(leaf: Any) -> Any:
+    """Give an array on a GPU as a description of its memory, anything else as it is."""
+    return device_array(leaf) if is_device_array(leaf) else leaf
+
+
 def _is_dense(leaf: Any) -> bool:
-    """Tell whether a leaf is a tensor that can be filled in place."""
-    return (
+    """Tell whether a leaf is a tensor or array that can be filled in place."""
+    return isinstance(leaf, DeviceArray) or (
         isinstance(leaf, torch.Tensor)
         and not torch.nn.parameter.is_lazy(leaf)
         and leaf.layout == torch.strided
@@ -149,7 +158,7 @@ def plan_fill(
         shard: The open shard.
         record_of: Record index of a saved tensor's storage.
     """
-    direct: dict[int, torch.Tensor] = {}
+    direct: dict[int, torch.Tensor | DeviceArray] = {}
     copies: list[Target] = []
     claimed = _ClaimedMemory()
     for target in targets:
@@ -176,16 +185,36 @@ def read_direct(plan: FillPlan, shard: Shard, options: ReadOptions) -> None:
     rows = array("Q")
     for index in indices:
         shards.require_stored(shard, shard.entries[index])
-        tensor = plan.direct[index]
         nbytes = shard.entries[index].nbytes
-        address = tensor.data_ptr() if nbytes else 0
-        rows.extend((address, nbytes, shard.payload_offsets[index], native.NO_CRC_SLOT))
-    transfer = options.engine.read(shard.file.native, rows, owner=plan)
+        address, device = _memory_of(plan.direct[index])
+        row = (address if nbytes else 0, nbytes, shard.payload_offsets[index])
+        rows.extend((*row, native.NO_CRC_SLOT, device))
+    transfer = options.engine.read(
+        shard.file.native, rows, streams=_streams_of(plan.direct.values()), owner=plan
+    )
     base.wait(transfer)
-    for tensor in plan.direct.values():  # autograd must notice, as with copy_
-        torch.autograd.graph.increment_version(tensor)
+    for tensor in plan.direct.values():
+        if isinstance(tensor, torch.Tensor):  # autograd must notice, as with copy_
+            torch.autograd.graph.increment_version(tensor)
     if options.verify:
         shards.check_crcs(shard, indices, transfer.extent_crcs())
+
+
+def _memory_of(target: torch.Tensor | DeviceArray) -> tuple[int, int]:
+    """Give address and device number of what is to be filled."""
+    if isinstance(target, DeviceArray):
+        return target.address, target.device
+    return target.data_ptr(), devices.number_of(target.device)
+
+
+def _streams_of(targets: Iterable[torch.Tensor | DeviceArray]) -> array[int]:
+    """Give the streams that may still use what is to be filled."""
+    targets = list(targets)
+    streams = devices.current_streams(
+        devices.number_of(target.device) for target in targets if isinstance(target, torch.Tensor)
+    )
+    streams.extend(array_streams(targets))
+    return streams
 
 
 def copy_rest(plan: FillPlan, loaded: Mapping[Path, Any], root: Any) -> None:
@@ -199,7 +228,7 @@ def copy_rest(plan: FillPlan, loaded: Mapping[Path, Any], root: Any) -> None:
     with torch.no_grad():
         for target in plan.copies:
             try:
-                target.tensor.copy_(loaded[target.path])
+                target.tensor.copy_(loaded[target.path])  # of a tensor, or of an array
             except (RuntimeError, NotImplementedError, TypeError) as error:
                 name = describe(target.path)
                 raise StateMismatchError(
@@ -216,10 +245,18 @@ def copy_rest(plan: FillPlan, loaded: Mapping[Path, Any], root: Any) -> None:
 def _fits(target: Target, record_nbytes: int) -> bool:
     """Tell whether the record's bytes are just the target's memory."""
     saved, own = target.saved, target.tensor
+    if isinstance(own, DeviceArray):
+        return (
+            is_plain(saved)
+            and saved.is_contiguous()
+            and saved.storage_offset() == 0
+            and saved.dtype == own.dtype
+            and own.nbytes == record_nbytes
+        )
     return (
         is_plain(saved)
         and is_plain(own)
-        and own.device.type == "cpu"
+        and (own.device.type == "cpu" or (own.device.type == "cuda" and devices.are_reachable()))
         and saved.dtype == own.dtype
         and saved.is_contiguous()
         and own.is_contiguous()
@@ -235,10 +272,10 @@ class _ClaimedMemory:
         self._begins: list[int] = []
         self._ends: list[int] = []
 
-    def claim(self, tensor: torch.Tensor) -> bool:
+    def claim(self, tensor: torch.Tensor | DeviceArray) -> bool:
         """Claim a tensor's bytes; False where some are claimed already."""
-        begin = tensor.data_ptr()
-        end = begin + tensor.numel() * tensor.dtype.itemsize
+        begin, _ = _memory_of(tensor)
+        end = begin + tensor.nbytes
         at = bisect.bisect_left(self._begins, begin)
         if (at > 0 and self._ends[at - 1] > begin) or (
             at < len(self._begins) and self._begins[at] < end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,12 +15,15 @@ from gdsckpt.engine.base import Engine
 from gdsckpt.errors import FormatError
 from gdsckpt.staging import shard as shards
 from gdsckpt.staging.shard import Shard
+from gdsckpt.tensors import devices
 
 WAVE_BYTES = 16 << 20
 """Storages are read in waves of at least this many bytes (one transfer each)."""
 
 HUGEPAGE_BYTES = 4 << 20
 """From this size on, huge pages make touching fresh memory several times cheaper."""
+
+_HOST = torch.device("cpu")
 
 _MAP_NORESERVE = 0x4000
 """From <asm-generic/mman.h>; Python names it since 3.13 only."""
@@ -61,14 +64,20 @@ class StorageSource:
         shard: An open shard.
         options: How to read.
         wanted: Indices (into ``shard.entries``) of the records to read; None reads all.
+        places: GPUs of records that are read straight to one; the others go to the host.
     """
 
     def __init__(
-        self, shard: Shard, options: ReadOptions, wanted: Collection[int] | None = None
+        self,
+        shard: Shard,
+        options: ReadOptions,
+        wanted: Collection[int] | None = None,
+        places: Mapping[int, torch.device] | None = None,
     ) -> None:
         self._shard = shard
         self._options = options
         self._wanted = wanted
+        self._places = places or {}
         self._waves: list[_Wave] = []
         self._wave_of: dict[int, int] = {}
         self._num_started = 0
@@ -156,35 +165,43 @@ class StorageSource:
         entries = self._shard.entries
         for index in wave.indices:
             nbytes = entries[index].nbytes
-            storage = fresh_storage(nbytes)
+            storage = fresh_storage(nbytes, self._places.get(index, _HOST))
             wave.storages.append(storage)
             address = storage.data_ptr() if nbytes else 0
-            rows.extend((address, nbytes, offsets[index], native.NO_CRC_SLOT))
+            device = devices.number_of(storage.device)
+            rows.extend((address, nbytes, offsets[index], native.NO_CRC_SLOT, device))
         wave.transfer = self._options.engine.read(
-            self._shard.file.native, rows, owner=wave.storages
+            self._shard.file.native,
+            rows,
+            streams=devices.current_streams(rows[4 :: base.ROW_WIDTH]),
+            owner=wave.storages,
         )
         self._bytes_ahead += wave.nbytes
         for storage in wave.storages:  # in this idle thread: one of the engine's that meets a page
-            if storage.nbytes() >= HUGEPAGE_BYTES:  # fault keeps its slab from the drive meanwhile
+            if _is_large_on_host(storage):  # fault keeps its slab from the drive meanwhile
                 native.populate(storage.data_ptr(), storage.nbytes())
 
 
-def fresh_storage(nbytes: int) -> torch.UntypedStorage:
-    """Allocate host memory for one storage, on huge pages where it is large.
+def fresh_storage(nbytes: int, device: torch.device) -> torch.UntypedStorage:
+    """Allocate memory for one storage; on the host on huge pages where it is large.
 
     Raises:
         MemoryError: There is not that much.
     """
     try:
-        storage = torch.UntypedStorage(nbytes)
+        storage = torch.UntypedStorage(nbytes, device=device)
     except RuntimeError as error:
         raise MemoryError(
-            f"a storage of {nbytes} bytes cannot be allocated. Free memory, or load a part with "
-            "keys=."
+            f"a storage of {nbytes} bytes cannot be allocated on {device}. Free memory there, or "
+            "load a part with keys=."
         ) from error
-    if nbytes >= HUGEPAGE_BYTES:
+    if _is_large_on_host(storage):
         native.advise_hugepages(storage.data_ptr(), nbytes)
     return storage
+
+
+def _is_large_on_host(storage: torch.UntypedStorage) -> bool:
+    return storage.nbytes() >= HUGEPAGE_BYTES and storage.device.type == "cpu"
 
 
 class _Blank:

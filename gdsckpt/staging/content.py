@@ -5,28 +5,31 @@ from __future__ import annotations
 import ctypes
 import sys
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gdsckpt import native
+from gdsckpt.engine.base import NO_STREAMS
 from gdsckpt.format import footer, layout, table, zipfmt
 from gdsckpt.format.layout import Placement, ShardLayout
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Host memory of one storage.
+    """Memory of one storage.
 
     Attributes:
         address: First byte; 0 where empty.
         nbytes: Size in bytes.
         owner: Whatever keeps the memory alive.
+        device: CUDA's number of the GPU that it is on, or ``native.HOST``.
     """
 
     address: int
     nbytes: int
     owner: object
+    device: int = native.HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,15 @@ class ShardContent:
         storages: Storage ``n`` becomes record ``data/<n>``.
         pickle: Content of ``data.pkl``.
         tensors: Named tensors for the chunk table.
+        streams: Rows of (device, CUDA stream) that the contents of device memory wait for.
+        require_unchanged: Raises TornSnapshotError when the memory of a storage is another now.
     """
 
     storages: Sequence[Buffer]
     pickle: bytes
     tensors: tuple[table.TensorEntry, ...]
+    streams: array[int] = field(default_factory=lambda: NO_STREAMS)
+    require_unchanged: Callable[[], None] = lambda: None
 
     @property
     def payload_bytes(self) -> int:
@@ -59,6 +66,7 @@ class ShardPlan:
         literals: Memory of the headers and small records; has to outlive the transfer.
         storages: Memory of the payloads; likewise.
         tensors: Named tensors for the chunk table.
+        streams: What the contents of device memory wait for.
     """
 
     layout: ShardLayout
@@ -66,6 +74,7 @@ class ShardPlan:
     literals: bytearray
     storages: Sequence[Buffer]
     tensors: tuple[table.TensorEntry, ...]
+    streams: array[int]
 
 
 def address_of(buffer: bytearray) -> int:
@@ -107,13 +116,18 @@ def _with_extents(
     rows: list[int] = []
     for record, (header_at, payload_at, header_nbytes) in zip(shard.records, spans, strict=True):
         if record.name.startswith(layout.DATA_PREFIX):
-            address = content.storages[int(record.name[prefix_length:])].address
+            storage = content.storages[int(record.name[prefix_length:])]
+            address, device = storage.address, storage.device
         else:
-            address = base + payload_at
+            address, device = base + payload_at, native.HOST
         crc_offset = record.header_offset + zipfmt.LOCAL_CRC_OFFSET
-        rows += (base + header_at, header_nbytes, record.header_offset, native.NO_CRC_SLOT)
-        rows += (address if record.nbytes else 0, record.nbytes, record.payload_offset, crc_offset)
-    return ShardPlan(shard, array("Q", rows), literals, content.storages, content.tensors)
+        offset = record.header_offset
+        rows += (base + header_at, header_nbytes, offset, native.NO_CRC_SLOT, native.HOST)
+        address = address if record.nbytes else 0
+        rows += (address, record.nbytes, record.payload_offset, crc_offset, device)
+    return ShardPlan(
+        shard, array("Q", rows), literals, content.storages, content.tensors, content.streams
+    )
 
 
 @dataclass(frozen=True, slots=True)

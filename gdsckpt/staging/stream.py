@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import ctypes
 import io
+from array import array
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from gdsckpt import native
+from gdsckpt.engine.base import ROW_WIDTH, Extent
 from gdsckpt.errors import ConfigError, StorageError, TornSnapshotError, storage_error_from
 from gdsckpt.format import checksum, zipfmt
 from gdsckpt.format.table import ChunkTable
-from gdsckpt.staging.content import ShardPlan, Tail, encode_tail
+from gdsckpt.staging.content import ShardPlan, Tail, address_of, encode_tail
 
-_ROW_WIDTH = 4
 _PIECE_BYTES = 1 << 20
+_DEVICE_PIECE_BYTES = 16 << 20
+"""A copy from a device costs more to begin than to go on."""
 
 
 def require_binary(file: object, method: str) -> None:
@@ -58,18 +61,18 @@ def write(sink: BinaryIO, plan: ShardPlan, chunk_bytes: int, path: str) -> tuple
     chunks = _ChunkCrcs(chunk_bytes)
     written_crcs: list[int] = []
     position = 0
-    for n, (address, nbytes, file_offset, _) in enumerate(_rows(plan)):
-        gap = bytes(file_offset - position)
+    for n, row in enumerate(_rows(plan)):
+        gap = bytes(row.file_offset - position)
         _write_all(sink, memoryview(gap), position, path)
         chunks.add(gap)
         crc = 0
-        for piece in _pieces(address, nbytes):
-            _write_all(sink, piece, file_offset, path)
+        for piece in _pieces(row, plan.streams):
+            _write_all(sink, piece, row.file_offset, path)
             chunks.add(piece)
             crc = native.crc32(piece, crc)
         if n % 2:
             written_crcs.append(crc)
-        position = file_offset + nbytes
+        position = row.file_offset + row.nbytes
     if written_crcs != record_crcs:
         changed = [n for n, crc in enumerate(written_crcs) if crc != record_crcs[n]]
         names = tuple(plan.layout.records[n].name for n in changed)
@@ -115,31 +118,43 @@ class _ChunkCrcs:
         self._crc, self._room = 0, self._chunk_bytes
 
 
-def _rows(plan: ShardPlan) -> Iterator[tuple[int, int, int, int]]:
+def _rows(plan: ShardPlan) -> Iterator[Extent]:
     rows = plan.extents
-    for at in range(0, len(rows), _ROW_WIDTH):
-        yield rows[at], rows[at + 1], rows[at + 2], rows[at + 3]
+    for at in range(0, len(rows), ROW_WIDTH):
+        yield Extent(*rows[at : at + ROW_WIDTH])
 
 
 def _fill_in_crcs(plan: ShardPlan) -> list[int]:
     """Put the CRC of every record into its header, which stands in ``plan.literals``."""
     crcs: list[int] = []
     header_address = 0
-    for n, (address, nbytes, _, _) in enumerate(_rows(plan)):
+    for n, row in enumerate(_rows(plan)):
         if n % 2 == 0:
-            header_address = address
+            header_address = row.address
             continue
-        crc = native.crc32_at(address, nbytes) if nbytes else 0
+        crc = 0
+        for piece in _pieces(row, plan.streams):
+            crc = native.crc32(piece, crc)
         field = (ctypes.c_char * 4).from_address(header_address + zipfmt.LOCAL_CRC_OFFSET)
         field.raw = crc.to_bytes(4, "little")
         crcs.append(crc)
     return crcs
 
 
-def _pieces(address: int, nbytes: int) -> Iterator[memoryview]:
-    for at in range(0, nbytes, _PIECE_BYTES):
-        size = min(_PIECE_BYTES, nbytes - at)
-        yield memoryview((ctypes.c_char * size).from_address(address + at)).cast("B")
+def _pieces(row: Extent, streams: array[int]) -> Iterator[memoryview]:
+    """Give the bytes of an extent in host memory, a piece at a time, each valid until the next."""
+    if row.device == native.HOST:
+        for at in range(0, row.nbytes, _PIECE_BYTES):
+            size = min(_PIECE_BYTES, row.nbytes - at)
+            yield memoryview((ctypes.c_char * size).from_address(row.address + at)).cast("B")
+        return
+    copy = bytearray(min(row.nbytes, _DEVICE_PIECE_BYTES))
+    for at in range(0, row.nbytes, _DEVICE_PIECE_BYTES):
+        size = min(_DEVICE_PIECE_BYTES, row.nbytes - at)
+        native.cuda_copy_to_host(
+            address_of(copy), row.device, row.address + at, size, streams=streams
+        )
+        yield memoryview(copy)[:size]
 
 
 def _write_all(sink: BinaryIO, piece: memoryview, offset: int, path: str) -> None:

@@ -78,6 +78,8 @@ def write_file(
 
     Raises:
         StorageError: An operation failed; ``target`` is what it was, nothing is left beside it.
+        CudaError: A copy from a device failed; likewise.
+        TornSnapshotError: A storage was freed or moved meanwhile; likewise.
     """
     try:
         resolved = Path(os.path.realpath(target))
@@ -98,6 +100,7 @@ def write_file(
             started = time.perf_counter()
             tail, crc32 = _transfer(file, plan, choice.engine, config.chunk_bytes, progress)
             written = time.perf_counter()
+            content.require_unchanged()
             if mode is not None:  # not before: a read-only file could not be opened again
                 files.set_mode(fd, str(resolved), stat.S_IMODE(mode))
             if config.fsync:
@@ -162,7 +165,9 @@ def _transfer(
     progress: base.Progress | None,
 ) -> tuple[Tail, int]:
     """Move chunks, then the tail; gives the tail and the CRC-32 of the whole file."""
-    transfer = engine.write(file.native, plan.extents, chunk_bytes=chunk_bytes, owner=plan)
+    transfer = engine.write(
+        file.native, plan.extents, chunk_bytes=chunk_bytes, streams=plan.streams, owner=plan
+    )
     base.wait(transfer, progress)
     covered_bytes = plan.layout.covered_bytes
     chunk_crcs = checksum.unpack_crcs(transfer.chunk_crcs())
@@ -171,7 +176,11 @@ def _transfer(
     tail = shard_content.encode_tail(plan.layout, record_crcs, chunk_table)
     extent = base.Extent(shard_content.address_of(tail.raw), len(tail.raw), tail.file_offset)
     rows = base.pack_extents([extent])
-    base.wait(engine.write(file.native, rows, chunk_bytes=chunk_bytes, owner=tail))
+    base.wait(
+        engine.write(
+            file.native, rows, chunk_bytes=chunk_bytes, streams=base.NO_STREAMS, owner=tail
+        )
+    )
     spans = checksum.chunk_spans(covered_bytes, chunk_bytes)
     crc32 = checksum.combine(
         (crc, nbytes) for crc, (_, nbytes) in zip(chunk_crcs, spans, strict=True)

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gdsckpt.errors import ConfigError
 from gdsckpt.format.table import TensorEntry
+from gdsckpt.tensors.arrays import device_array, is_device_array
 
 Path: TypeAlias = tuple[Any, ...]
 """Keys and indices from the root to a leaf."""
@@ -103,10 +104,11 @@ def tensor_entries(root: Any, key_of: Mapping[int, int]) -> tuple[TensorEntry, .
 
     Args:
         root: The state that was pickled.
-        key_of: ``_cdata`` of each saved storage to its record key.
+        key_of: ``_cdata`` of each saved storage, or key of a device array, to its record key.
 
     Returns:
-        One entry per plain strided tensor; sparse, nested and wrapper tensors by their parts.
+        One entry per plain strided tensor or device array; sparse, nested and wrapper tensors by
+        their parts.
     """
     entries: list[TensorEntry] = []
     for path, leaf in walk(root):
@@ -115,7 +117,21 @@ def tensor_entries(root: Any, key_of: Mapping[int, int]) -> tuple[TensorEntry, .
                 entry = _entry(name_of(part_path), part, key_of)
                 if entry is not None:
                     entries.append(entry)
+        elif is_device_array(leaf):
+            entries.append(_array_entry(name_of(path), leaf, key_of))
     return tuple(entries)
+
+
+def _array_entry(name: str, leaf: Any, key_of: Mapping[int, int]) -> TensorEntry:
+    array = device_array(leaf)
+    return TensorEntry(
+        name=name,
+        dtype=str(array.dtype).removeprefix("torch."),
+        shape=array.shape,
+        strides=None if array.is_contiguous else array.strides,
+        record=key_of[array.key],
+        byte_offset=0,
+    )
 
 
 def _entry(name: str, tensor: torch.Tensor, key_of: Mapping[int, int]) -> TensorEntry | None:

@@ -11,6 +11,7 @@ import torch
 from torch._utils import _rebuild_tensor_v2, _rebuild_tensor_v3
 
 from gdsckpt.errors import ConfigError, GdsckptError
+from gdsckpt.tensors.arrays import DeviceArray, device_array, is_device_array
 
 PICKLE_PROTOCOL = 2
 """The protocol of ``torch.save`` and the one that its ``weights_only`` unpickler knows best."""
@@ -34,11 +35,11 @@ class PickledState:
     Attributes:
         pickle: Content of ``data.pkl``.
         storages: Storage ``n`` is record ``data/<n>``; the references keep their memory alive.
-        key_of: ``_cdata`` of a storage to its key ``n``.
+        key_of: ``_cdata`` of a storage, or key of a device array, to its key ``n``.
     """
 
     pickle: bytes
-    storages: list[torch.UntypedStorage]
+    storages: list[torch.UntypedStorage | DeviceArray]
     key_of: dict[int, int]
 
 
@@ -75,7 +76,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return (
         type(tensor) is torch.Tensor
         and tensor.layout == torch.strided
-        and tensor.device.type == "cpu"
+        and tensor.device.type in ("cpu", "cuda")
         and not tensor.is_quantized
         and not tensor.is_nested
         and not tensor._backward_hooks  # torch warns of them
@@ -96,7 +97,7 @@ class _StatePickler(pickle.Pickler):
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=PICKLE_PROTOCOL)
-        self.storages: list[torch.UntypedStorage] = []
+        self.storages: list[torch.UntypedStorage | DeviceArray] = []
         self.key_of: dict[int, int] = {}
         self._dtype_of: dict[int, torch.dtype] = {}
         self._tuple_of: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -104,6 +105,9 @@ class _StatePickler(pickle.Pickler):
     def persistent_id(self, obj: Any) -> tuple[object, ...] | None:
         if type(obj) in _NO_STORAGES:
             return None
+        if isinstance(obj, DeviceArray):
+            key = self._key_of(obj.key, obj, torch.uint8)
+            return ("storage", torch.UntypedStorage, key, f"cuda:{obj.device}", obj.nbytes)
         if not isinstance(obj, (_TypedView, torch.storage.TypedStorage, torch.UntypedStorage)):
             return None
         if isinstance(obj, _TypedView):
@@ -120,16 +124,23 @@ class _StatePickler(pickle.Pickler):
             dtype = torch.uint8
             storage_type = torch.UntypedStorage
             numel = obj.nbytes()
-        cdata = storage._cdata
-        if cdata not in self.key_of:
-            self.key_of[cdata] = len(self.storages)
-            self._dtype_of[cdata] = dtype
-            self.storages.append(storage)
+        key = self._key_of(storage._cdata, storage, dtype)
         location = torch.serialization.location_tag(storage)
-        return ("storage", storage_type, str(self.key_of[cdata]), location, numel)
+        return ("storage", storage_type, key, location, numel)
+
+    def _key_of(
+        self, identity: int, storage: torch.UntypedStorage | DeviceArray, dtype: torch.dtype
+    ) -> str:
+        if identity not in self.key_of:
+            self.key_of[identity] = len(self.storages)
+            self._dtype_of[identity] = dtype
+            self.storages.append(storage)
+        return str(self.key_of[identity])
 
     def reducer_override(self, obj: Any) -> Any:
-        if not isinstance(obj, torch.Tensor) or torch.nn.parameter.is_lazy(obj):
+        if not isinstance(obj, torch.Tensor):
+            return _reduce_array(device_array(obj)) if is_device_array(obj) else NotImplemented
+        if torch.nn.parameter.is_lazy(obj):
             return NotImplemented
         if self._needs_own_dtype(obj):
             return _with_own_dtype(obj.__reduce_ex__(PICKLE_PROTOCOL), obj.dtype)
@@ -163,6 +174,12 @@ class _StatePickler(pickle.Pickler):
             return True  # a typed storage would lose the last bytes, which other views may need
         known = self._dtype_of.get(storage._cdata)
         return known is not None and known != tensor.dtype
+
+
+def _reduce_array(array: DeviceArray) -> tuple[Any, tuple[Any, ...]]:
+    """Reduce a device array to the torch tensor that it would be."""
+    view = (array, 0, array.shape, array.strides, False, None, array.dtype)
+    return (_rebuild_tensor_v3, view)
 
 
 def _with_own_dtype(reduced: Any, dtype: torch.dtype) -> Any:

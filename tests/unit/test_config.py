@@ -20,12 +20,16 @@ DEFAULTS = {
     "fsync": True,
     "checksum": "crc32",
     "read_ahead_bytes": 256 * MIB,
+    "libcuda": "",
+    "libcufile": "",
 }
 
 # Settings beside the one that is tried, so that bounds across settings are kept.
 BESIDE = {"chunk_bytes": {"pinned_pool_bytes": TIB}, "pinned_pool_bytes": {"chunk_bytes": 64 * KIB}}
 
 ACCEPTED = [
+    ("libcuda", "/opt/libcuda.so"),
+    ("libcufile", "/opt/libcufile.so"),
     ("engine", "auto"),
     ("engine", "pinned"),
     ("io_threads", 1),
@@ -67,6 +71,8 @@ REFUSED = [
     ("fsync", 1),
     ("fsync", "maybe"),
     ("checksum", "md5"),
+    ("libcuda", 1),
+    ("libcufile", None),
     ("read_ahead_bytes", -1),
     ("read_ahead_bytes", TIB + 1),
 ]

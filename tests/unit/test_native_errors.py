@@ -38,7 +38,7 @@ def scratch(tmp_path):
 
 
 def extents(*rows):
-    return array.array("Q", [number for row in rows for number in row])
+    return array.array("Q", [number for row in rows for number in (*row, native.HOST)])
 
 
 def test_write_to_a_full_disk_raises_storage_error(engine):
@@ -159,7 +159,7 @@ def test_write_of_bad_extents_raises_config_error(engine, scratch, rows):
 
 
 @pytest.mark.parametrize(
-    "buffer", [array.array("Q", [1, 2, 3]), array.array("d", [0] * 4), b"\0" * 32]
+    "buffer", [array.array("Q", [1, 2, 3]), array.array("d", [0] * 5), b"\0" * 40]
 )
 def test_extents_of_another_form_raise_config_error(engine, scratch, buffer):
     with pytest.raises(ConfigError) as caught:

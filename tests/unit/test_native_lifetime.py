@@ -21,7 +21,7 @@ from gdsckpt.errors import EngineUnavailableError, StorageError
 CHUNK = 1 << 16
 NONE = native.NO_CRC_SLOT
 SOURCE = ctypes.create_string_buffer(64 * CHUNK)
-EXTENTS = array.array("Q", [ctypes.addressof(SOURCE), len(SOURCE), 0, NONE])
+EXTENTS = array.array("Q", [ctypes.addressof(SOURCE), len(SOURCE), 0, NONE, native.HOST])
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ from gdsckpt import native
 source = ctypes.create_string_buffer(16 << 20)
 fd = os.open({str(tmp_path / "file")!r}, os.O_RDWR | os.O_CREAT)
 engine = native.Engine(io_threads=2, slab_bytes=1 << 20, num_slabs=2)
-rows = array.array("Q", [ctypes.addressof(source), 16 << 20, 0, native.NO_CRC_SLOT])
+rows = array.array("Q", [ctypes.addressof(source), 16 << 20, 0, native.NO_CRC_SLOT, native.HOST])
 transfers = [engine.write(native.File("x", fd), rows, chunk_bytes=65536) for _ in range(9)]
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -212,7 +212,7 @@ from gdsckpt import native
 fd = os.open({str(tmp_path / "file")!r}, os.O_RDWR | os.O_CREAT)
 source = ctypes.create_string_buffer(64 << 20)
 engine = native.Engine(io_threads=1, slab_bytes=1 << 20, num_slabs=1)
-rows = array.array("Q", [ctypes.addressof(source), 64 << 20, 0, native.NO_CRC_SLOT])
+rows = array.array("Q", [ctypes.addressof(source), 64 << 20, 0, native.NO_CRC_SLOT, native.HOST])
 transfers = [engine.write(native.File("x", fd), rows, chunk_bytes=65536) for _ in range(200)]
 signal.setitimer(signal.ITIMER_REAL, 0.05)
 signal.signal(signal.SIGALRM, signal.default_int_handler)

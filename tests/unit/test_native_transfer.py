@@ -66,7 +66,8 @@ def rows(*extents):
     """array('Q') of extents (memory, file offset, slot)."""
     flat = array.array("Q")
     for memory, offset, slot in extents:
-        flat.extend((memory.address if memory.nbytes else 0, memory.nbytes, offset, slot))
+        address = memory.address if memory.nbytes else 0
+        flat.extend((address, memory.nbytes, offset, slot, native.HOST))
     return flat
 
 
@@ -119,7 +120,7 @@ def check_read(engine, opened, extents, whole):
     guarded = [(Memory(b"\xee" * (memory.nbytes + 2)), offset) for memory, offset, _ in extents]
     flat = array.array("Q")
     for (memory, offset), (source, _, _) in zip(guarded, extents, strict=True):
-        flat.extend((memory.address + 1, source.nbytes, offset, NONE))
+        flat.extend((memory.address + 1, source.nbytes, offset, NONE, native.HOST))
     transfer = engine.read(opened.file, flat, gap_bytes=4096)
     transfer.result()
     wanted = [whole[offset : offset + source.nbytes] for source, offset, _ in extents]
@@ -238,7 +239,8 @@ def test_write_of_many_tiny_extents(engine, opened):
     num_extents = 100_000
     flat = array.array("Q")
     for i in range(num_extents):
-        flat.extend((memory.address, 64, i * 128, NONE if i % 2 == 0 else (i - 1) * 128 + 100))
+        slot = NONE if i % 2 == 0 else (i - 1) * 128 + 100
+        flat.extend((memory.address, 64, i * 128, slot, native.HOST))
     transfer = engine.write(opened.file, flat, chunk_bytes=CHUNK)
     transfer.result()
     crc = zlib.crc32(payload[:64])

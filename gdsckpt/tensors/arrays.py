@@ -1,0 +1,195 @@
+"""Device arrays of CuPy, Numba and others, as torch would see them, without a copy."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gdsckpt import native
+from gdsckpt.engine.driver import cuda_unusable
+from gdsckpt.errors import ConfigError, EngineUnavailableError
+
+_KDL_CUDA = 2  # DLDeviceType of dlpack.h
+
+_DTYPE_OF = {
+    "b1": torch.bool,
+    "i1": torch.int8,
+    "i2": torch.int16,
+    "i4": torch.int32,
+    "i8": torch.int64,
+    "u1": torch.uint8,
+    "u2": torch.uint16,
+    "u4": torch.uint32,
+    "u8": torch.uint64,
+    "f2": torch.float16,
+    "f4": torch.float32,
+    "f8": torch.float64,
+    "c8": torch.complex64,
+    "c16": torch.complex128,
+}
+"""By the type string of ``__cuda_array_interface__``, without its byte order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceArray:
+    """The memory of a device array.
+
+    Attributes:
+        address: First byte that an element uses; 0 where there is none.
+        nbytes: Bytes from there to the end of the last element.
+        device: CUDA's number of the GPU.
+        dtype: torch's name of the element type.
+        shape: Sizes.
+        strides: In elements, none negative.
+        stream: CUDA stream that makes the contents, 0 for the default one; None: they are there.
+        owner: The array, which keeps the memory alive.
+    """
+
+    address: int
+    nbytes: int
+    device: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    stream: int | None
+    owner: object
+
+    @property
+    def key(self) -> int:
+        """A number of this memory's own; no torch storage has it, as those have positive ones."""
+        return -(((self.address or id(self.owner)) << 64) + self.nbytes)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements stand in the order of C without gaps."""
+        return self.strides == _c_strides(self.shape)
+
+    def copy_(self, values: torch.Tensor) -> None:
+        """Fill the array, which is contiguous, with a tensor of the same shape, as torch would."""
+        if not self.nbytes:
+            return
+        ready = values.detach().to("cpu", self.dtype).contiguous()
+        native.cuda_copy_to_device(self.device, self.address, ready.data_ptr(), self.nbytes)
+
+
+def is_device_array(obj: object) -> bool:
+    """Tell whether an object that is no torch tensor is an array on a GPU."""
+    cls = type(obj)
+    if isinstance(obj, torch.Tensor) or cls is type:
+        return False
+    if hasattr(cls, "__cuda_array_interface__"):
+        return True
+    if not (hasattr(cls, "__dlpack__") and hasattr(cls, "__dlpack_device__")):
+        return False
+    device: tuple[int, int] = obj.__dlpack_device__()  # type: ignore[attr-defined]
+    return int(device[0]) == _KDL_CUDA
+
+
+def device_array(obj: Any) -> DeviceArray:
+    """Describe an array on a GPU.
+
+    Raises:
+        ConfigError: It has elements or strides that torch does not know, or a mask.
+        EngineUnavailableError: CUDA cannot be used.
+
+    Source: Numba documentation, "CUDA Array Interface (Version 3)"; DLPack through torch.
+    """
+    if not hasattr(type(obj), "__cuda_array_interface__"):
+        return _of_tensor(torch.utils.dlpack.from_dlpack(obj), obj)
+    interface = obj.__cuda_array_interface__
+    shape = tuple(int(n) for n in interface["shape"])
+    dtype = _dtype_of(obj, str(interface["typestr"]))
+    strides = _element_strides(obj, interface.get("strides"), shape, dtype.itemsize)
+    if interface.get("mask") is not None:
+        raise _refused(obj, "it has a mask", "Save its data and its mask")
+    nbytes = _span_elements(shape, strides) * dtype.itemsize
+    address = int(interface["data"][0]) if nbytes else 0
+    why = cuda_unusable()
+    if why:
+        raise EngineUnavailableError(
+            f"a {_name(obj)} cannot be saved or filled: {why}. Copy it to the host.",
+            engine="pinned",
+            reasons=(why,),
+        )
+    device = native.cuda_device_of(address) if nbytes else 0
+    stream = _stream_of(interface.get("stream"))
+    return DeviceArray(address, nbytes, device, dtype, shape, strides, stream, obj)
+
+
+def array_streams(storages: Iterable[object]) -> array[int]:
+    """Give the streams that make the contents of the arrays among ``storages``.
+
+    Returns:
+        Rows of (device, CUDA stream), each once.
+    """
+    rows = {
+        (storage.device, storage.stream)
+        for storage in storages
+        if isinstance(storage, DeviceArray) and storage.stream is not None
+    }
+    return array("Q", [number for row in sorted(rows) for number in row])
+
+
+def _of_tensor(tensor: torch.Tensor, owner: object) -> DeviceArray:
+    nbytes = _span_elements(tuple(tensor.shape), tensor.stride()) * tensor.dtype.itemsize
+    return DeviceArray(
+        address=tensor.data_ptr() if nbytes else 0,
+        nbytes=nbytes,
+        device=tensor.device.index or 0,
+        dtype=tensor.dtype,
+        shape=tuple(tensor.shape),
+        strides=tensor.stride(),
+        stream=torch.cuda.current_stream(tensor.device).cuda_stream,
+        owner=(owner, tensor),
+    )
+
+
+def _stream_of(stream: object) -> int | None:
+    """Read the interface's stream: None for "no order needed", 1 and 2 for the default ones."""
+    if stream is None:
+        return None
+    number = int(stream)  # type: ignore[call-overload]
+    # CU_STREAM_LEGACY is 1 and CU_STREAM_PER_THREAD is 2, and handles to the driver (cuda.h).
+    return 0 if number == 1 else int(number)
+
+
+def _dtype_of(obj: object, typestr: str) -> torch.dtype:
+    dtype = _DTYPE_OF.get(typestr[1:])
+    if dtype is None or typestr[0] not in "<|=":
+        raise _refused(obj, f"torch has no type for its elements ({typestr})", "Convert them")
+    return dtype
+
+
+def _element_strides(
+    obj: object, strides: Any, shape: tuple[int, ...], item_bytes: int
+) -> tuple[int, ...]:
+    if strides is None:
+        return _c_strides(shape)
+    if any(int(stride) < 0 or int(stride) % item_bytes for stride in strides):
+        raise _refused(obj, f"torch has no such strides ({strides} bytes)", "Make it contiguous")
+    return tuple(int(stride) // item_bytes for stride in strides)
+
+
+def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(max(1, n) for n in shape[at + 1 :]) for at in range(len(shape)))
+
+
+def _span_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    if 0 in shape:
+        return 0
+    return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+
+
+def _refused(obj: object, why: str, what: str) -> ConfigError:
+    return ConfigError(
+        f"a {_name(obj)} cannot be saved or filled: {why}. {what} first.", field="obj"
+    )
+
+
+def _name(obj: object) -> str:
+    return f"{type(obj).__module__}.{type(obj).__qualname__}"

@@ -1,0 +1,77 @@
+"""The memory behind the storages of a state: addresses, devices, streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gdsckpt.errors import TornSnapshotError
+from gdsckpt.format.table import TensorEntry
+from gdsckpt.staging.content import Buffer
+from gdsckpt.tensors import devices
+from gdsckpt.tensors.arrays import DeviceArray, array_streams
+
+
+class StateMemory:
+    """The memory of the storages of one state.
+
+    Attributes:
+        buffers: One per storage, in the same order.
+        streams: Rows of (device, CUDA stream) that the contents of device memory wait for.
+
+    Args:
+        storages: On devices other than GPUs of CUDA, they are copied to the host whole.
+    """
+
+    def __init__(self, storages: Sequence[torch.UntypedStorage | DeviceArray]) -> None:
+        has_gpus = any(
+            isinstance(storage, torch.UntypedStorage) and storage.device.type == "cuda"
+            for storage in storages
+        )
+        are_reachable = has_gpus and devices.are_reachable()
+        self.buffers = [_buffer_of(storage, are_reachable=are_reachable) for storage in storages]
+        self.streams = devices.current_streams(
+            buffer.device
+            for buffer in self.buffers
+            if isinstance(buffer.owner, torch.UntypedStorage)
+        )
+        self.streams.extend(array_streams(storages))
+
+    def require_unchanged(self, tensors: Sequence[TensorEntry]) -> None:
+        """Check that every storage has still the memory that was read.
+
+        Args:
+            tensors: For the names in the error.
+
+        Raises:
+            TornSnapshotError: One was resized, freed or moved meanwhile.
+        """
+        moved = {n for n, buffer in enumerate(self.buffers) if _has_moved(buffer)}
+        if not moved:
+            return
+        names = [entry.name for entry in tensors if entry.record in moved]
+        raise TornSnapshotError(
+            f"the memory of {', '.join(names[:3]) or 'a storage'} was freed or moved while it was "
+            "saved, so what was read may be something else. Nothing was committed. Keep the state "
+            "as it is until the save has ended.",
+            names=names,
+        )
+
+
+def _buffer_of(storage: torch.UntypedStorage | DeviceArray, *, are_reachable: bool) -> Buffer:
+    if isinstance(storage, DeviceArray):
+        return Buffer(storage.address, storage.nbytes, storage, storage.device)
+    kind = storage.device.type
+    is_reachable = kind == "cpu" or (kind == "cuda" and are_reachable)
+    memory: torch.UntypedStorage = storage if is_reachable else storage.cpu()
+    nbytes = memory.nbytes()
+    address = memory.data_ptr() if nbytes else 0
+    return Buffer(address, nbytes, memory, devices.number_of(torch.device(memory.device)))
+
+
+def _has_moved(buffer: Buffer) -> bool:
+    storage = buffer.owner
+    if not isinstance(storage, torch.UntypedStorage) or not buffer.nbytes:
+        return False
+    return storage.nbytes() != buffer.nbytes or storage.data_ptr() != buffer.address
