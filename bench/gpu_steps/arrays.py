@@ -87,4 +87,4 @@ def _dlpack(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, needs_gpu=True)

@@ -13,4 +13,4 @@ def main(recorder: Recorder) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, needs_gpu=True)

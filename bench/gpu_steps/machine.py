@@ -15,13 +15,11 @@ from gdsckpt import native
 from gdsckpt.engine.driver import cuda_unusable
 
 _PACKAGES = (
-    "torch",
-    "numpy",
-    "numba",
-    "numba-cuda",
-    "cupy-cuda13x",
-    "kvikio-cu13",
-    "nvidia-cufile",
+    *("torch", "numpy", "numba", "numba-cuda", "cupy-cuda13x", "kvikio-cu13", "nvidia-cufile"),
+)
+_FIELDS = (
+    *("name", "driver_version", "pcie.link.gen.current", "pcie.link.width.current"),
+    *("memory.total", "ecc.mode.current"),
 )
 
 
@@ -32,7 +30,7 @@ def main(recorder: Recorder) -> None:
     recorder.attempt("nvidia-smi", _nvidia_smi)
     recorder.attempt("driver", _driver)
     recorder.attempt("torch", _torch)
-    recorder.add("kernel", {path: _begin(path) for path in ("/proc/modules", "/proc/cmdline")})
+    recorder.add("has_proc_modules", Path("/proc/modules").exists())
     recorder.add("nvidia_params", _lines("/proc/driver/nvidia/params", ("Registry", "DmaRemap")))
     recorder.add("nvidia_version", _begin("/proc/driver/nvidia/version"))
     recorder.add("disks", sorted(path.name for path in Path("/sys/block").glob("*")))
@@ -46,10 +44,7 @@ def _version(package: str) -> str | None:
 
 
 def _nvidia_smi() -> str:
-    query = (
-        "name,driver_version,pci.bus_id,pcie.link.gen.current,pcie.link.width.current,memory.total"
-    )
-    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
+    command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=15).stdout
 
 

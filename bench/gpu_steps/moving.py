@@ -199,4 +199,4 @@ def _median(rates: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, needs_gpu=True)

@@ -56,15 +56,32 @@ class Recorder:
         return 1 if self._has_failed else 0
 
 
-def run(main: Callable[[Recorder], None]) -> None:
+def require_gpu() -> None:
+    """End the step with a plain word where torch sees no GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SystemExit("torch sees no GPU")
+
+
+def run(main: Callable[[Recorder], None], *, needs_gpu: bool = False) -> None:
     """Run a step's ``main`` as its process, without the tear-down that a broken driver may hang in.
 
     The libraries' own end is tried by the contract suite; here it must not cost the results.
+
+    Args:
+        main: The step.
+        needs_gpu: Nothing of it can be done without one.
     """
     recorder = Recorder(sys.argv[1:])
     try:
+        if needs_gpu:
+            require_gpu()
         main(recorder)
         status = recorder.status()
+    except SystemExit as end:
+        print(end)
+        status = 3
     except BaseException:  # noqa: BLE001 - told by the status, and by the output
         traceback.print_exc()
         status = 2

@@ -99,4 +99,4 @@ def _summary(times: list[float]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, needs_gpu=True)
