@@ -213,6 +213,20 @@ FAKE_EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t nbyt
   return fake::copy_async(fake::unified(to, from, nbytes), stream);
 }
 
+#if CUDA_VERSION >= 13000  // before, it had one parameter more
+FAKE_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, size_t* nbytes,
+                                        size_t count, CUmemcpyAttributes*, size_t*, size_t,
+                                        CUstream stream) {
+  FAKE_ENTER(cuMemcpyBatchAsync, Need::kContext);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count; ++i) {
+    const CUresult refused = fake::copy_async(fake::unified(to[i], from[i], nbytes[i]), stream);
+    if (refused != CUDA_SUCCESS) return refused;
+  }
+  return CUDA_SUCCESS;
+}
+#endif
+
 FAKE_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext,
                                        size_t nbytes, CUstream stream) {
   FAKE_ENTER(cuMemcpyPeerAsync, Need::kContext);
