@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gdsckpt import tracing
 from gdsckpt._version import __version__
 from gdsckpt.config import Config
 from gdsckpt.engine.base import Progress
@@ -125,7 +126,7 @@ def content_of(obj: object) -> ShardContent:
     Raises:
         ConfigError: It cannot be pickled.
     """
-    with collector.paused():
+    with tracing.stage("plan"), collector.paused():
         pickled = pickle_state(obj)
         tensors = tensor_entries(obj, pickled.key_of)
         memory = StateMemory(pickled.storages)

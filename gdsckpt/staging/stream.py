@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from gdsckpt import native
+from gdsckpt import native, tracing
 from gdsckpt.engine.base import ROW_WIDTH, Extent
 from gdsckpt.errors import ConfigError, StorageError, TornSnapshotError, storage_error_from
 from gdsckpt.format import checksum, zipfmt
@@ -151,9 +151,10 @@ def _pieces(row: Extent, streams: array[int]) -> Iterator[memoryview]:
     copy = bytearray(min(row.nbytes, _DEVICE_PIECE_BYTES))
     for at in range(0, row.nbytes, _DEVICE_PIECE_BYTES):
         size = min(_DEVICE_PIECE_BYTES, row.nbytes - at)
-        native.cuda_copy_to_host(
-            address_of(copy), row.device, row.address + at, size, streams=streams
-        )
+        with tracing.stage("copy", size):
+            native.cuda_copy_to_host(
+                address_of(copy), row.device, row.address + at, size, streams=streams
+            )
         yield memoryview(copy)[:size]
 
 

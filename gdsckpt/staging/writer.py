@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from gdsckpt import native
+from gdsckpt import native, tracing
 from gdsckpt.config import Config
 from gdsckpt.engine import base
 from gdsckpt.engine.registry import choose_engine
@@ -89,7 +89,7 @@ def write_file(
     if mode is not None and not stat.S_ISREG(mode):
         return _write_through(resolved, content, config)
     choice = choose_engine(config)
-    plan = shard_content.plan(content)
+    plan = _plan(content)
     with files.temporary_file(resolved) as (fd, temporary):
         estimate = plan.layout.covered_bytes + 128 * len(plan.layout.records)
         files.check_free_space(fd, str(resolved), estimate)
@@ -140,8 +140,9 @@ def write_stream(sink: BinaryIO, content: ShardContent, config: Config, path: st
         TornSnapshotError: The content changed between checksum and write.
     """
     started = time.perf_counter()
-    plan = shard_content.plan(content)
-    tail, crc32 = stream.write(sink, plan, config.chunk_bytes, path)
+    plan = _plan(content)
+    with tracing.stage("write", plan.layout.covered_bytes):
+        tail, crc32 = stream.write(sink, plan, config.chunk_bytes, path)
     return WrittenShard(
         path=path,
         nbytes=tail.file_offset + len(tail.raw),
@@ -155,6 +156,11 @@ def write_stream(sink: BinaryIO, content: ShardContent, config: Config, path: st
         sync_s=0.0,
         commit_s=0.0,
     )
+
+
+def _plan(content: ShardContent) -> ShardPlan:
+    with tracing.stage("plan"):
+        return shard_content.plan(content)
 
 
 def _transfer(

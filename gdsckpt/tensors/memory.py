@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from gdsckpt import tracing
 from gdsckpt.errors import TornSnapshotError
 from gdsckpt.format.table import TensorEntry
 from gdsckpt.staging.content import Buffer
@@ -64,7 +65,10 @@ def _buffer_of(storage: torch.UntypedStorage | DeviceArray, *, are_reachable: bo
         return Buffer(storage.address, storage.nbytes, storage, storage.device)
     kind = storage.device.type
     is_reachable = kind == "cpu" or (kind == "cuda" and are_reachable)
-    memory: torch.UntypedStorage = storage if is_reachable else storage.cpu()
+    memory: torch.UntypedStorage = storage
+    if not is_reachable:
+        with tracing.stage("stage", storage.nbytes()):
+            memory = storage.cpu()
     nbytes = memory.nbytes()
     address = memory.data_ptr() if nbytes else 0
     return Buffer(address, nbytes, memory, devices.number_of(torch.device(memory.device)))
