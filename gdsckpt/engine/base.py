@@ -54,6 +54,56 @@ def pack_extents(extents: Sequence[Extent]) -> array[int]:
     return rows
 
 
+class Transfer(Protocol):
+    """A write, read or scan that is under way: what ``gdsckpt/_C.pyi`` says of its ``Transfer``."""
+
+    @property
+    def done_bytes(self) -> int:
+        """File bytes done so far."""
+
+    @property
+    def total_bytes(self) -> int:
+        """File bytes of the whole transfer; of a read, those of its extents."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Of the bytes done, those that went through the page cache."""
+
+    @property
+    def direct_bytes(self) -> int:
+        """Of the bytes done, those that went by direct I/O."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait up to ``timeout_s`` seconds; True when ended, well or not. Signals are handled."""
+
+    def cancel(self) -> None:
+        """Drop what has not been started; the transfer then fails with ECANCELED."""
+
+    def result(self) -> None:
+        """Wait for the end and raise the first thing that went wrong."""
+
+    def extent_crcs(self) -> bytes:
+        """Give the CRC-32 of each extent of a write or read, native-endian uint32."""
+
+    def chunk_crcs(self) -> bytes:
+        """Give the CRC-32 of each chunk of a write or scan, native-endian uint32."""
+
+
+class DeviceChecksums(Protocol):
+    """What computes checksums of device memory there; ``gdsckpt.kernels`` is the real one."""
+
+    def crc32_pieces(
+        self, pieces: array[int], device: int, *, stream: int | None = None
+    ) -> array[int]:
+        """Give the CRC-32 of each piece, ``array('I')``.
+
+        Args:
+            pieces: (address, nbytes) one after the other, ``array('Q')``.
+            device: CUDA's number of the GPU.
+            stream: CUDA stream whose work so far makes the bytes; None: they are there.
+        """
+
+
 class Engine(Protocol):
     """An engine; see ``gdsckpt/_C.pyi`` for what the three transfers promise.
 
@@ -71,7 +121,7 @@ class Engine(Protocol):
         chunk_bytes: int,
         streams: array[int],
         owner: object,
-    ) -> native.Transfer:
+    ) -> Transfer:
         """Start to write packed extents; gives the CRC-32 of each extent and of each chunk.
 
         ``streams`` are rows of (device, CUDA stream): device memory is read after what is queued
@@ -80,17 +130,17 @@ class Engine(Protocol):
 
     def read(
         self, file: native.File, extents: array[int], *, streams: array[int], owner: object
-    ) -> native.Transfer:
+    ) -> Transfer:
         """Start to read packed extents into memory; gives the CRC-32 of each extent.
 
         Device memory is written after what is queued on ``streams`` now.
         """
 
-    def scan(self, file: native.File, begin: int, end: int, *, chunk_bytes: int) -> native.Transfer:
+    def scan(self, file: native.File, begin: int, end: int, *, chunk_bytes: int) -> Transfer:
         """Start to read a file range for its checksums only; gives the CRC-32 of each chunk."""
 
 
-def end(transfer: native.Transfer) -> None:
+def end(transfer: Transfer) -> None:
     """Cancel a transfer and wait for its end, whatever interrupts.
 
     Nothing is raised: the exception that led here goes on, and a second Ctrl-C would close
@@ -108,7 +158,7 @@ def end(transfer: native.Transfer) -> None:
         return
 
 
-def wait(transfer: native.Transfer, progress: Progress | None = None) -> None:
+def wait(transfer: Transfer, progress: Progress | None = None) -> None:
     """Wait until a transfer has ended, open to signals all the while.
 
     Args:

@@ -52,7 +52,7 @@ class _Wave:
     indices: list[int]
     nbytes: int
     storages: list[torch.UntypedStorage]
-    transfer: native.Transfer | None = None
+    transfer: base.Transfer | None = None
 
 
 class StorageSource:
