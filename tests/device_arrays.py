@@ -16,6 +16,7 @@ class FakeArray:
         device: Which GPU.
         offset: Bytes between the allocation and the first element.
         stream: CUDA stream that makes the contents.
+        strides: In bytes; None for those of C.
         kind: How the memory was made; see ``FakeCuda.alloc``.
     """
 
@@ -29,14 +30,16 @@ class FakeArray:
         device=0,
         offset=0,
         stream=None,
+        strides=None,
         kind="device",
     ):
         self.cuda = cuda
         self.shape = (len(data),) if shape is None else shape
         self.typestr = typestr
         self.stream = stream
+        self.strides = strides
         self.nbytes = len(data)
-        assert math.prod(self.shape) * int(typestr[2:]) == len(data)
+        assert strides is not None or math.prod(self.shape) * int(typestr[2:]) == len(data)
         self.base = cuda.alloc(max(1, offset + len(data)), device, kind)
         self.address = self.base + offset
         if data:
@@ -48,6 +51,7 @@ class FakeArray:
             "shape": self.shape,
             "typestr": self.typestr,
             "data": (self.address, False),
+            "strides": self.strides,
             "version": 3,
             "stream": self.stream,
         }

@@ -241,7 +241,9 @@ class _Request:
 
         def give(index: int, nbytes: int, location: str) -> Any:
             storage = torch.UntypedStorage(0) if index < 0 else source.take(index, nbytes)
-            return storage if storage.device.type == "cuda" else restore(storage, location)
+            if index in on_gpus:
+                return storage  # there already; or a blank, which costs no memory where it is
+            return restore(storage, location)
 
         with contextlib.closing(source):
             return self._run(give)

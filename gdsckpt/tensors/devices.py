@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from array import array
 from collections.abc import Iterable
@@ -21,8 +22,9 @@ def number_of(device: torch.device) -> int:
     return native.HOST if device.type != "cuda" else device.index or 0
 
 
+@functools.cache
 def are_reachable() -> bool:
-    """Tell whether torch's GPUs are CUDA's, and CUDA's driver can be used; warns where not.
+    """Tell whether torch's GPUs are CUDA's, and CUDA's driver can be used; warns once where not.
 
     A torch that was built for ROCm calls its devices ``cuda`` too.
     """
