@@ -4,6 +4,9 @@ Addresses, sizes, paths and descriptors cross this line. Every call that can blo
 GIL; no native thread calls Python. All CRCs are CRC-32 of zip and zlib.
 """
 
+from collections.abc import Sequence
+from typing import TypedDict, type_check_only
+
 from typing_extensions import Buffer
 
 NO_CRC_SLOT: int
@@ -190,6 +193,119 @@ class DeviceMemory:
     def nbytes(self) -> int:
         """Size in bytes."""
 
+def cuda_wait(streams: Buffer | None) -> None:
+    """Wait until what is queued now on streams, as of ``Engine.write``, is done.
+
+    Raises:
+        EngineUnavailableError: CUDA cannot be used.
+        CudaError: The work on a stream failed.
+    """
+
+def cufile_load(candidates: Sequence[str]) -> str:
+    """Load libcufile, once for the process; nothing is opened.
+
+    Args:
+        candidates: Paths and names to try in this order; only the first call's count. Where
+            ``libcufile.so.0`` is one of them, a library that the process has loaded under this name
+            comes first: two would be two drivers.
+
+    Returns:
+        Why cuFile cannot be used, or an empty text.
+    """
+
+def cufile_open(
+    *,
+    allow_compat_mode: bool = False,
+    request_p2pdma: bool = True,
+    private_log: bool = True,
+    stats_level: int = 3,
+    max_direct_io_bytes: int = 16777216,
+    modules_path: str = "/proc/modules",
+) -> None:
+    """Open cuFile's driver, once: when it is open, the options of the first call stay.
+
+    May hang where the driver is broken: try it in a child process first.
+
+    Args:
+        allow_compat_mode: cuFile may send bytes through the host; for tests only.
+        request_p2pdma: Ask for DMA by the kernel's own means, which comes before nvidia-fs.
+        private_log: Keep the log in memory; False where the user has said where it goes. Otherwise
+            cuFile makes a ``cufile.log`` in the working directory.
+        stats_level: 0 to 3; which way the bytes go is counted at 3 only.
+        max_direct_io_bytes: Largest request that cuFile does not split.
+        modules_path: What has to exist, for cuFile waits for it in an endless loop.
+
+    Raises:
+        EngineUnavailableError: The driver or the library cannot be used, or belongs to the parent
+            process.
+    """
+
+def cufile_close() -> None:
+    """End the registration of every file and close the driver; requests that run are waited for.
+
+    Does nothing when it is not open. At the end of the interpreter this is done by itself, after
+    the engines were closed (atexit).
+
+    Raises:
+        CuFileError: The driver could not be closed.
+        EngineUnavailableError: It belongs to the parent process.
+    """
+
+def cufile_facts() -> CuFileFacts:
+    """Tell what is known of the library and its driver.
+
+    Raises:
+        EngineUnavailableError: There is no library, or it belongs to the parent process.
+    """
+
+def cufile_stats() -> CuFileStats:
+    """Tell which way requests of this process went so far, as the library counts them.
+
+    Raises:
+        EngineUnavailableError: The driver is not open, or cannot count.
+        CuFileError: It refuses to tell.
+    """
+
+def cufile_last_error() -> str:
+    """Give what cuFile logged last as an error, or an empty text; it is told once.
+
+    Raises:
+        EngineUnavailableError: There is no library, or it belongs to the parent process.
+    """
+
+@type_check_only
+class CuFileFacts(TypedDict):
+    """See ``cufile_facts``.
+
+    Attributes:
+        path: The library.
+        version: 1000 * major + 10 * minor.
+        is_open: Whether the driver is open.
+        allows_compat_mode: Whether cuFile may send bytes through the host without telling.
+        max_direct_io_bytes: Largest request that it does not split.
+        notes: What did not go as asked, as sentences.
+    """
+
+    path: str
+    version: int
+    is_open: bool
+    allows_compat_mode: bool
+    max_direct_io_bytes: int
+    notes: list[str]
+
+@type_check_only
+class CuFileStats(TypedDict):
+    """Numbers of requests of all GPUs, by the way they went: see ``cufile_stats``."""
+
+    p2p_reads: int
+    nvfs_reads: int
+    posix_reads: int
+    read_errors: int
+    p2p_writes: int
+    nvfs_writes: int
+    posix_writes: int
+    write_errors: int
+
 class File:
     """What a transfer needs to know of an open file.
 
@@ -228,6 +344,27 @@ class File:
     def direct_refused(self) -> str:
         """Why direct I/O was given up; empty if it was not."""
 
+    def attach_cufile(self) -> bool:
+        """Register the file with cuFile, once: later transfers of device memory go that way.
+
+        Only large aligned parts do, of memory that is fit for it; the rest goes through the host,
+        and so does all of it when cuFile refuses a request.
+
+        Returns:
+            False where cuFile does not take the file; ``cufile_refused`` tells why.
+
+        Raises:
+            EngineUnavailableError: The driver is not open, or belongs to the parent process.
+        """
+
+    @property
+    def cufile_refused(self) -> str:
+        """Why cuFile was given up for this file; empty if it was not."""
+
+    @property
+    def cufile_skipped(self) -> str:
+        """Why some memory was not given to cuFile; empty if all could be."""
+
 class Transfer:
     """A write, read or scan that is under way. Any thread may use it.
 
@@ -251,6 +388,7 @@ class Transfer:
             StorageError: The kernel refused an operation; or ``errno`` ECANCELED after a cancel.
             ShortTransferError: The file ended before its time, or took no more bytes.
             ConfigError: A CRC slot holds bytes that are not zero.
+            ChecksumError: Device memory is not what it was when ``device_crcs`` were taken.
             CudaError: A copy to or from a device failed.
         """
 
@@ -270,10 +408,15 @@ class Transfer:
     def direct_bytes(self) -> int:
         """Of the bytes done, those that went by direct I/O."""
 
+    @property
+    def cufile_bytes(self) -> int:
+        """Of the bytes done, those that cuFile moved, past the host."""
+
     def extent_crcs(self) -> bytes:
         """CRC-32 of each extent of a write or read, native-endian uint32, in the order given.
 
-        For a write, of the bytes taken from memory: zeros where a CRC slot lies in an extent.
+        For a write, of the bytes taken from memory: zeros where a CRC slot lies in an extent. For a
+        read, 0 where cuFile brought bytes of the extent to a device: the host has not seen them.
         Waits for the end and raises as ``result``.
 
         Raises:
@@ -325,6 +468,7 @@ class Engine:
         *,
         chunk_bytes: int,
         streams: Buffer | None = None,
+        device_crcs: Buffer | None = None,
         owner: object = None,
     ) -> Transfer:
         """Write extents, and zeros between them, from the first to the last byte named.
@@ -337,6 +481,10 @@ class Engine:
             chunk_bytes: Unit of I/O and of checksums, a multiple of the file's alignment; cuts at
                 multiples of the file offset.
             streams: What the contents of device memory wait for.
+            device_crcs: CRC-32 of device memory, taken on the device: unsigned 32-bit numbers, one
+                for each piece of the extents on devices, in their order, which are cut at multiples
+                of ``chunk_bytes`` of the file offset; or None. What is gathered through the host is
+                compared with them. Without them nothing goes by cuFile.
             owner: Kept alive until the transfer has ended: whatever keeps the memory alive.
 
         Raises:

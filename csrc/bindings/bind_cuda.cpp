@@ -62,6 +62,14 @@ void bind_cuda(py::module_& module) {
   module.def("cuda_devices", &devices, "Facts of each GPU that this process sees.");
   module.def("cuda_device_of", &device_of_address, "address"_a,
              py::call_guard<py::gil_scoped_release>(), "Number of the GPU that has an address.");
+  module.def(
+      "cuda_wait",
+      [](const py::object& streams) {
+        const std::vector<ProducerStream> producers = copy_streams(streams);
+        const py::gil_scoped_release no_gil;
+        wait_for_streams(producers);
+      },
+      "streams"_a, "Wait until what is queued on streams now is done.");
   module.def("cuda_copy_to_host", &to_host, "dest"_a, "device"_a, "address"_a, "nbytes"_a,
              py::kw_only(), "streams"_a = py::none(), "Copy device memory to host memory.");
   module.def("cuda_copy_to_device", &to_device, "device"_a, "address"_a, "source"_a, "nbytes"_a,

@@ -9,6 +9,7 @@
 #include "bindings/bindings.hpp"
 #include "core/error.hpp"
 #include "core/extent.hpp"
+#include "engine/cufile_driver.hpp"
 #include "engine/pinned_engine.hpp"
 
 namespace py = pybind11;
@@ -73,7 +74,18 @@ void bind_file(py::module_& module) {
           "path", [](const File& file) { return decode_path(file.path()); },
           "The path, for messages.")
       .def_property_readonly("direct_refused", &File::direct_refused,
-                             "Why direct I/O was given up; empty if it was not.");
+                             "Why direct I/O was given up; empty if it was not.")
+      .def(
+          "attach_cufile",
+          [](File& file) {
+            const py::gil_scoped_release no_gil;
+            return file.attach_cufile(cufile_driver());
+          },
+          "Register with cuFile, once; False where it does not take the file.")
+      .def_property_readonly("cufile_refused", &File::cufile_refused,
+                             "Why cuFile was given up; empty if it was not.")
+      .def_property_readonly("cufile_skipped", &File::cufile_skipped,
+                             "Why some memory did not go by cuFile; empty if all could.");
 }
 
 void bind_transfer(py::module_& module) {
@@ -97,6 +109,9 @@ void bind_transfer(py::module_& module) {
       .def_property_readonly(
           "direct_bytes", [](const TransferHandle& handle) { return handle.get().direct_bytes(); },
           "Bytes done by direct I/O.")
+      .def_property_readonly(
+          "cufile_bytes", [](const TransferHandle& handle) { return handle.get().cufile_bytes(); },
+          "Bytes done by cuFile.")
       .def(
           "extent_crcs",
           [](const TransferHandle& handle) {
@@ -117,12 +132,14 @@ using HandlePtr = std::unique_ptr<TransferHandle>;
 
 // `owner` is kept alive by the returned object: the call policy does it.
 HandlePtr write(PinnedEngine& engine, std::shared_ptr<File> file, const py::object& extents,
-                std::uint64_t chunk_bytes, const py::object& streams, const py::object& /*owner*/) {
+                std::uint64_t chunk_bytes, const py::object& streams, const py::object& device_crcs,
+                const py::object& /*owner*/) {
   std::vector<Extent> rows = copy_extents(extents);
   const std::vector<ProducerStream> producers = copy_streams(streams);
+  std::vector<std::uint32_t> crcs = copy_crcs(device_crcs);
   const py::gil_scoped_release no_gil;
   return std::make_unique<TransferHandle>(
-      engine.write(std::move(file), std::move(rows), chunk_bytes, producers));
+      engine.write(std::move(file), std::move(rows), chunk_bytes, producers, std::move(crcs)));
 }
 
 HandlePtr read(PinnedEngine& engine, std::shared_ptr<File> file, const py::object& extents,
@@ -181,8 +198,8 @@ void bind_engine(py::module_& module) {
                                                           py::release_gil_before_calling_cpp_dtor())
       .def(py::init(&make_engine), py::kw_only(), "io_threads"_a, "slab_bytes"_a, "num_slabs"_a)
       .def("write", &write, "file"_a, "extents"_a, py::kw_only(), "chunk_bytes"_a,
-           "streams"_a = py::none(), "owner"_a = py::none(), py::keep_alive<0, 6>(),
-           "Gather extents and write them.")
+           "streams"_a = py::none(), "device_crcs"_a = py::none(), "owner"_a = py::none(),
+           py::keep_alive<0, 7>(), "Gather extents and write them.")
       .def("read", &read, "file"_a, "extents"_a, py::kw_only(), "gap_bytes"_a = 65536,
            "streams"_a = py::none(), "owner"_a = py::none(), py::keep_alive<0, 6>(),
            "Read extents to their addresses.")

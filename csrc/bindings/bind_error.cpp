@@ -63,6 +63,10 @@ void translate(std::exception_ptr pointer) {
       raise("CudaError", error, py::dict("op"_a = error.op(), "code"_a = error.code()));
     } catch (const CuFileError& error) {
       raise(error);
+    } catch (const ChecksumError& error) {
+      raise("ChecksumError", error,
+            py::dict("path"_a = decode_path(error.path()), "offset"_a = error.offset(),
+                     "expected"_a = error.expected(), "actual"_a = error.actual()));
     } catch (const AllocationError& error) {
       PyErr_SetString(PyExc_MemoryError, error.what());
     } catch (const InternalError& error) {

@@ -41,11 +41,14 @@ pybind11::object decode_path(const std::string& path);
 std::vector<Extent> copy_extents(const pybind11::object& buffer);
 /// None: no streams.
 std::vector<ProducerStream> copy_streams(const pybind11::object& buffer);
+/// Unsigned 32-bit numbers; None: none. Throws ConfigError (field "device_crcs").
+std::vector<std::uint32_t> copy_crcs(const pybind11::object& buffer);
 
 void bind_errors();
 void bind_crc32(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
 void bind_cuda(pybind11::module_& module);
+void bind_cufile(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
 void bind_nvtx(pybind11::module_& module);
 

@@ -57,4 +57,16 @@ std::vector<ProducerStream> copy_streams(const py::object& buffer) {
   return copy_rows<ProducerStream>(buffer, "streams", "device, stream");
 }
 
+std::vector<std::uint32_t> copy_crcs(const py::object& buffer) {
+  if (buffer.is_none()) return {};
+  const BufferView view(buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
+  if (view.format() != "I")
+    throw ConfigError("device_crcs has format '" + view.format() +
+                          "'; it must hold unsigned 32-bit numbers, such as array('I').",
+                      "device_crcs");
+  std::vector<std::uint32_t> crcs(view.nbytes() / sizeof(std::uint32_t));
+  if (!crcs.empty()) std::memcpy(crcs.data(), view.data(), view.nbytes());
+  return crcs;
+}
+
 }  // namespace gdsckpt::bindings

@@ -9,6 +9,7 @@ PYBIND11_MODULE(_C, module) {
   gdsckpt::bindings::bind_crc32(module);
   gdsckpt::bindings::bind_memory(module);
   gdsckpt::bindings::bind_cuda(module);
+  gdsckpt::bindings::bind_cufile(module);  // before the engines: see there
   gdsckpt::bindings::bind_engine(module);
   gdsckpt::bindings::bind_nvtx(module);
 }

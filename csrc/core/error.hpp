@@ -148,6 +148,32 @@ class CuFileError final : public Raisable<CuFileError, CuFileErrorBase> {
   using Raisable::Raisable;
 };
 
+/// Bytes are not those whose checksum was taken before.
+class ChecksumErrorBase : public Error {
+ public:
+  ChecksumErrorBase(std::string message, std::string path, std::uint64_t offset,
+                    std::uint32_t expected, std::uint32_t actual)
+      : Error(std::move(message)),
+        path_(std::move(path)),
+        offset_(offset),
+        expected_(expected),
+        actual_(actual) {}
+  const std::string& path() const noexcept { return path_; }
+  std::uint64_t offset() const noexcept { return offset_; }
+  std::uint32_t expected() const noexcept { return expected_; }
+  std::uint32_t actual() const noexcept { return actual_; }
+
+ private:
+  std::string path_;
+  std::uint64_t offset_;
+  std::uint32_t expected_;
+  std::uint32_t actual_;
+};
+class ChecksumError final : public Raisable<ChecksumError, ChecksumErrorBase> {
+ public:
+  using Raisable::Raisable;
+};
+
 /// Memory for slabs or tables could not be had.
 class AllocationError final : public Raisable<AllocationError, Error> {
  public:

@@ -22,9 +22,6 @@ constexpr std::uint64_t kKibibyte = 1024;
 
 }  // namespace
 
-CuFileDriver::CuFileDriver(const CuFileApi& api, std::string modules_path)
-    : api_(api), modules_path_(std::move(modules_path)) {}
-
 CuFileDriver::~CuFileDriver() {
   if (fork_guard_.is_forked_child()) return;
   try {
@@ -45,10 +42,10 @@ void CuFileDriver::open(const CuFileOptions& options) {
   const std::unique_lock lock(gate_);
   if (facts_.is_open) return;
   facts_ = CuFileFacts{};
-  // cuFileDriverOpen reads it in an endless loop until it is there.
-  if (access(modules_path_.c_str(), F_OK) != 0)
-    raise_unavailable(modules_path_ + " does not exist, and cuFile would wait for it for ever",
-                      "Use a kernel that can load modules, or engine='pinned'.");
+  if (access(options.modules_path.c_str(), F_OK) != 0)
+    raise_unavailable(
+        options.modules_path + " does not exist, and cuFile would wait for it for ever",
+        "Use a kernel that can load modules, or engine='pinned'.");
   if (api_.cuFileUseCount() > 0)
     facts_.notes.emplace_back(
         "somebody else in this process had opened cuFile's driver before; it keeps their settings");

@@ -29,6 +29,8 @@ struct CuFileOptions {
   int stats_level = 3;
   /// Largest request that cuFile does not split.
   std::uint64_t max_direct_io_bytes = 16 * 1024 * 1024;
+  /// What cuFile reads until it is there, in an endless loop; another one for tests.
+  std::string modules_path = "/proc/modules";
 };
 
 /// What is known of the driver.
@@ -46,8 +48,8 @@ struct CuFileFacts {
 /// In a forked child every function throws EngineUnavailableError, and nothing of cuFile is called.
 class CuFileDriver {
  public:
-  /// `modules_path`: see `open`; another one for tests.
-  explicit CuFileDriver(const CuFileApi& api, std::string modules_path = "/proc/modules");
+  /// Opens nothing. `api` lives longer.
+  explicit CuFileDriver(const CuFileApi& api) noexcept : api_(api) {}
   /// As `close`, whose error nobody could receive.
   ~CuFileDriver();
   CuFileDriver(const CuFileDriver&) = delete;
@@ -69,11 +71,13 @@ class CuFileDriver {
   /// Its own words about what failed last; empty if it has none. Taken only once.
   std::string take_last_error();
 
+  /// Throws EngineUnavailableError in a forked child.
+  void require_owner() const;
+
   const CuFileApi& api() const noexcept { return api_; }
 
  private:
   friend class CuFileHandle;
-  void require_owner() const;
   void set_parameters(const CuFileOptions& options);
   void open_driver(const CuFileOptions& options);
   void start_stats(int level);
@@ -82,7 +86,6 @@ class CuFileDriver {
   std::string quote_log();
 
   const CuFileApi& api_;
-  const std::string modules_path_;
   const ForkGuard fork_guard_;
   CuFileLog log_;
   // Shared: for as long as a function is used that needs the driver open. Exclusive: to open and to

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "core/extent.hpp"
+#include "engine/device.hpp"
 
 /// What goes by cuFile and how: all of it is decided here.
 namespace gdsckpt {
@@ -29,6 +31,14 @@ constexpr std::uint64_t cufile_alignment(std::uint64_t page_bytes,
 /// The part of file range `piece` that can go by cuFile, when its first byte stands at `address`;
 /// empty (at piece.begin) where none can.
 FileRange cufile_interior(FileRange piece, std::uint64_t address, std::uint64_t alignment) noexcept;
+
+/// Why the memory of an extent on `device` must not go by cuFile; empty if it may. Throws
+/// CudaError.
+///
+/// Managed memory moves between host and device as it likes. Memory that is mapped in pieces
+/// (cuMemMap: PyTorch's expandable_segments) made cuFile fail in the field (uccl#839,
+/// Mooncake#2511).
+std::string cufile_unfit(const Device& device, const Extent& extent);
 
 // No memory is registered (cuFileBufRegister): it costs milliseconds and BAR space for each
 // storage, is for buffers that are used again and again, and NVIDIA names checkpoints as the

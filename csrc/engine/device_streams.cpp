@@ -113,6 +113,11 @@ void DeviceStreams::wait_for_producers() const {
   for (const Lane& lane : lanes_) wait_for(*lane.device, lane.stream);
 }
 
+void wait_for_streams(const std::vector<ProducerStream>& producers) {
+  for (const ProducerStream& producer : producers)
+    wait_for(Device::get(producer.device), reinterpret_cast<CUstream>(producer.stream));
+}
+
 DeviceCopies::~DeviceCopies() {
   for (const DeviceStreams::Lane* lane : used_) {
     try {

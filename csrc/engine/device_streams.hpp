@@ -48,6 +48,9 @@ class DeviceStreams {
   std::vector<Lane> lanes_;
 };
 
+/// Waits until what is queued on `producers` now is done. Throws as Device::get, and CudaError.
+void wait_for_streams(const std::vector<ProducerStream>& producers);
+
 /// Copies between slabs and devices that were begun together. One thread.
 class DeviceCopies {
  public:

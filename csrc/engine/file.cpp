@@ -34,7 +34,7 @@ File::File(std::string path, int buffered_fd, int direct_fd, std::uint64_t align
                       "alignment");
 }
 
-File::~File() = default;
+File::~File() { delete cufile_.load(); }
 
 void File::close() noexcept {
   if (!is_closed_.exchange(true)) end_use();
@@ -45,25 +45,25 @@ void File::end_use() noexcept {
 }
 
 void File::abandon() noexcept {
-  cufile_.reset();  // a registration must not outlive its descriptor
+  delete cufile_.exchange(nullptr);  // a registration must not outlive its descriptor
   buffered_fd_.close();
   direct_fd_.close();
 }
 
 bool File::attach_cufile(std::shared_ptr<CuFileDriver> driver) {
-  if (cufile_ != nullptr) return cufile() != nullptr;
+  driver->require_owner();  // a forked child must not lock
+  const std::lock_guard lock(attaching_);
+  if (cufile_.load() != nullptr || cufile_refusal_.is_set()) return cufile() != nullptr;
   if (!is_direct()) {
-    refuse_cufile(
-        "the file is not open for direct I/O, without which there is no way past the host");
+    refuse_cufile("the file is not open for direct I/O, without which all goes through the host");
     return false;
   }
   try {
-    cufile_ = std::make_unique<CuFileHandle>(std::move(driver), direct_fd(), path_);
+    cufile_.store(new CuFileHandle(std::move(driver), direct_fd(), path_));
   } catch (const CuFileError& error) {
     refuse_cufile(error.message());
-    return false;
   }
-  return true;
+  return cufile() != nullptr;
 }
 
 }  // namespace gdsckpt

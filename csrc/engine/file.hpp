@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -65,18 +66,21 @@ class File {
   /// Why direct I/O was given up; empty if it was not.
   std::string direct_refused() const { return direct_refusal_.reason(); }
 
-  /// Registers the file with cuFile, before its first transfer: device memory then goes by cuFile
-  /// where it can. False where cuFile does not take the file; see `cufile_refused`. Throws
-  /// EngineUnavailableError where the driver is not open.
+  /// Registers the file with cuFile, once: later transfers of device memory go that way where they
+  /// can. False where cuFile does not take the file; see `cufile_refused`. Throws
+  /// EngineUnavailableError where the driver is not open, and in a forked child.
   bool attach_cufile(std::shared_ptr<CuFileDriver> driver);
   /// The registration, or nullptr when there is none or cuFile has refused since.
   CuFileHandle* cufile() const noexcept {
-    return cufile_refusal_.is_set() ? nullptr : cufile_.get();
+    return cufile_refusal_.is_set() ? nullptr : cufile_.load(std::memory_order_acquire);
   }
   /// Gives cuFile up for this file, so that it goes on through the host.
   void refuse_cufile(std::string reason) { cufile_refusal_.set(std::move(reason)); }
   /// Why cuFile was given up; empty if it was not.
   std::string cufile_refused() const { return cufile_refusal_.reason(); }
+  /// Some memory is not for cuFile and goes through the host; the first reason stays.
+  void skip_cufile(std::string reason) { cufile_skip_.set(std::move(reason)); }
+  std::string cufile_skipped() const { return cufile_skip_.reason(); }
 
  private:
   const std::string path_;
@@ -88,7 +92,9 @@ class File {
   std::atomic<bool> is_closed_{false};
   Refusal direct_refusal_;
   Refusal cufile_refusal_;
-  std::unique_ptr<CuFileHandle> cufile_;  // goes before the descriptors
+  Refusal cufile_skip_;
+  std::mutex attaching_;
+  std::atomic<CuFileHandle*> cufile_{nullptr};  // owned; goes before the descriptors
 };
 
 }  // namespace gdsckpt

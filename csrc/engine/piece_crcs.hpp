@@ -24,6 +24,9 @@ class PieceCrcs {
   /// Combines the pieces, after the last was recorded.
   void combine() noexcept;
 
+  /// Drops the CRC of an extent, after `combine`.
+  void forget(std::size_t extent) noexcept { extent_crcs_[extent] = 0; }
+
   /// CRC of each extent, 0 for an empty one. Of those that cross windows only after `combine`.
   const std::vector<std::uint32_t>& extent_crcs() const noexcept { return extent_crcs_; }
 

@@ -80,11 +80,13 @@ PinnedEngine::State& PinnedEngine::living() const {
 std::shared_ptr<Transfer> PinnedEngine::write(std::shared_ptr<File> file,
                                               std::vector<Extent> extents,
                                               std::uint64_t chunk_bytes,
-                                              const std::vector<ProducerStream>& producers) {
+                                              const std::vector<ProducerStream>& producers,
+                                              std::vector<std::uint32_t> device_crcs) {
   const TransferResources& resources = living().resources;
   check_chunk_bytes(chunk_bytes, *file, resources.slabs->slab_bytes());
-  return submit(std::make_shared<WriteTransfer>(
-      resources, std::move(file), WritePlan(std::move(extents), chunk_bytes), producers));
+  return submit(std::make_shared<WriteTransfer>(resources, std::move(file),
+                                                WritePlan(std::move(extents), chunk_bytes),
+                                                producers, std::move(device_crcs)));
 }
 
 std::shared_ptr<Transfer> PinnedEngine::read(std::shared_ptr<File> file,

@@ -39,9 +39,12 @@ class PinnedEngine {
   /// has ended. All throw ConfigError and EngineUnavailableError, with device extents CudaError.
   ///
   /// Device memory is read and written after what is queued on `producers` at the call.
+  /// `device_crcs`: see DeviceCrcs; with them and a file that is registered with cuFile, device
+  /// memory goes by cuFile where it can.
   std::shared_ptr<Transfer> write(std::shared_ptr<File> file, std::vector<Extent> extents,
                                   std::uint64_t chunk_bytes,
-                                  const std::vector<ProducerStream>& producers = {});
+                                  const std::vector<ProducerStream>& producers = {},
+                                  std::vector<std::uint32_t> device_crcs = {});
   std::shared_ptr<Transfer> read(std::shared_ptr<File> file, std::vector<Extent> extents,
                                  std::uint64_t gap_bytes,
                                  const std::vector<ProducerStream>& producers = {});

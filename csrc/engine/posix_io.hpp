@@ -27,6 +27,7 @@ const Syscalls& real_syscalls() noexcept;
 struct IoTally {
   std::uint64_t buffered_bytes = 0;
   std::uint64_t direct_bytes = 0;
+  std::uint64_t cufile_bytes = 0;
 };
 
 /// Reads and writes ranges of one file, each call checked, repeated after EINTR and continued when

@@ -53,16 +53,43 @@ ReadTransfer::ReadTransfer(TransferResources resources, std::shared_ptr<File> fi
       extents_(std::move(extents)),
       gap_bytes_(gap_bytes),
       streams_(extents_, producers),
+      cufile_(Transfer::file(), extents_, streams_),
+      went_by_cufile_(cufile_.is_open() ? new std::atomic<bool>[extents_.size()]() : nullptr),
       windows_(plan_read_windows(extents_, slabs().slab_bytes())),
       pieces_(extents_.size(), windows_.size()) {}
 
 void ReadTransfer::run_window(std::size_t index) {
   const ReadWindow& window = windows_[index];
-  ReadRequest request = next_request(extents_, window.range, window.first_extent, gap_bytes_);
-  while (request.num_pieces > 0) {
-    run_request(index, request);
-    request = next_request(extents_, window.range, request.past_extent, gap_bytes_);
+  for (const FileRange range : ranges_outside(window.range, fetch_by_cufile(window))) {
+    ReadRequest request = next_request(extents_, range, window.first_extent, gap_bytes_);
+    while (request.num_pieces > 0) {
+      run_request(index, request);
+      request = next_request(extents_, range, request.past_extent, gap_bytes_);
+    }
   }
+}
+
+/// Reads what can go straight to devices; the ranges that went, in file order.
+std::vector<FileRange> ReadTransfer::fetch_by_cufile(const ReadWindow& window) {
+  std::vector<FileRange> fetched;
+  if (!cufile_.is_open()) return fetched;
+  for_each_piece(extents_, window.first_extent, window.range, [&](const Piece& piece) {
+    const FileRange range = cufile_.interior(piece);
+    if (range.nbytes() == 0 || io().is_resident(range)) return;
+    const std::uint64_t end = cufile_.read(extents_[piece.extent], range);
+    if (end == range.begin) return;
+    went_by_cufile_[piece.extent].store(true, std::memory_order_relaxed);
+    fetched.push_back({range.begin, end});
+    add_done(IoTally{0, 0, end - range.begin});
+  });
+  return fetched;
+}
+
+void ReadTransfer::finish() {
+  pieces_.combine();
+  if (went_by_cufile_ == nullptr) return;
+  for (std::size_t i = 0; i < extents_.size(); ++i)
+    if (went_by_cufile_[i].load(std::memory_order_relaxed)) pieces_.forget(i);
 }
 
 void ReadTransfer::run_request(std::size_t index, const ReadRequest& request) {

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "core/extent.hpp"
+#include "engine/cufile_path.hpp"
 #include "engine/device_streams.hpp"
 #include "engine/piece_crcs.hpp"
 #include "engine/read_plan.hpp"
@@ -14,9 +16,14 @@
 namespace gdsckpt {
 
 /// Reads extents to their addresses, with the CRC32 of the bytes that arrived there.
+///
+/// Where the file is registered with cuFile, the large aligned part of each piece that is not in
+/// the page cache goes straight to its device. The CRC of such an extent is 0: the host has not
+/// seen its bytes.
 class ReadTransfer final : public Transfer {
  public:
-  /// `extents` have been checked; the file's alignment divides the slabs. Throws as DeviceStreams.
+  /// `extents` have been checked; the file's alignment divides the slabs. Throws as DeviceStreams
+  /// and CuFilePath.
   ReadTransfer(TransferResources resources, std::shared_ptr<File> file, std::vector<Extent> extents,
                std::uint64_t gap_bytes, const std::vector<ProducerStream>& producers);
 
@@ -24,12 +31,13 @@ class ReadTransfer final : public Transfer {
 
  protected:
   void run_window(std::size_t index) override;
-  void finish() override { pieces_.combine(); }
+  void finish() override;
   const std::vector<std::uint32_t>* extent_crcs_or_null() const override {
     return &pieces_.extent_crcs();
   }
 
  private:
+  std::vector<FileRange> fetch_by_cufile(const ReadWindow& window);
   void run_request(std::size_t index, const ReadRequest& request);
   /// Into the destinations, through the page cache.
   void read_straight(std::size_t index, const ReadRequest& request);
@@ -43,6 +51,8 @@ class ReadTransfer final : public Transfer {
   const std::vector<Extent> extents_;
   const std::uint64_t gap_bytes_;
   const DeviceStreams streams_;
+  CuFilePath cufile_;
+  std::unique_ptr<std::atomic<bool>[]> went_by_cufile_;  // one for each extent
   const std::vector<ReadWindow> windows_;
   PieceCrcs pieces_;
 };

@@ -71,7 +71,9 @@ const std::vector<std::uint32_t>& Transfer::require(const std::vector<std::uint3
 void Transfer::add_done(const IoTally& tally) noexcept {
   buffered_bytes_.fetch_add(tally.buffered_bytes, std::memory_order_relaxed);
   direct_bytes_.fetch_add(tally.direct_bytes, std::memory_order_relaxed);
-  done_bytes_.fetch_add(tally.buffered_bytes + tally.direct_bytes, std::memory_order_relaxed);
+  cufile_bytes_.fetch_add(tally.cufile_bytes, std::memory_order_relaxed);
+  done_bytes_.fetch_add(tally.buffered_bytes + tally.direct_bytes + tally.cufile_bytes,
+                        std::memory_order_relaxed);
 }
 
 /// Runs `work` and turns whatever it throws into the failure of the transfer: nothing may leave a

@@ -51,6 +51,9 @@ class Transfer : public JobSource {
   std::uint64_t direct_bytes() const noexcept {
     return direct_bytes_.load(std::memory_order_relaxed);
   }
+  std::uint64_t cufile_bytes() const noexcept {
+    return cufile_bytes_.load(std::memory_order_relaxed);
+  }
 
   /// CRC32 of each extent, in the order given. Waits for the end; throws what went wrong, and
   /// ConfigError where this kind of transfer has none.
@@ -105,6 +108,7 @@ class Transfer : public JobSource {
   std::atomic<std::uint64_t> done_bytes_{0};
   std::atomic<std::uint64_t> buffered_bytes_{0};
   std::atomic<std::uint64_t> direct_bytes_{0};
+  std::atomic<std::uint64_t> cufile_bytes_{0};
 
   mutable std::mutex mutex_;
   std::condition_variable ended_;

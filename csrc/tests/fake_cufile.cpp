@@ -162,13 +162,17 @@ const CuFileApi& FakeCuFile::api() noexcept {
   return kFake;
 }
 
-std::shared_ptr<CuFileDriver> FakeCuFile::driver() {
-  return std::make_shared<CuFileDriver>(api(), "/proc/self/status");
+std::shared_ptr<CuFileDriver> FakeCuFile::driver() { return std::make_shared<CuFileDriver>(api()); }
+
+CuFileOptions FakeCuFile::options() {
+  CuFileOptions options;
+  options.modules_path = "/proc/self/status";  // there on every kernel
+  return options;
 }
 
 std::shared_ptr<CuFileDriver> FakeCuFile::open_driver() {
   auto opened = driver();
-  opened->open(CuFileOptions{});
+  opened->open(options());
   return opened;
 }
 

@@ -40,8 +40,9 @@ class FakeCuFile {
   FakeCuFile& operator=(const FakeCuFile&) = delete;
 
   static const CuFileApi& api() noexcept;
-  /// A driver of this table, with a file that exists for /proc/modules.
+  /// A driver of this table, and how to open it on kernels without modules, too.
   static std::shared_ptr<CuFileDriver> driver();
+  static CuFileOptions options();
   static std::shared_ptr<CuFileDriver> open_driver();
 
   std::vector<std::uint8_t> bytes;

@@ -185,12 +185,12 @@ TEST(cufile_parameters_are_set_before_the_driver_is_opened) {
 TEST(cufile_driver_is_opened_once) {
   FakeCuFile cufile;
   const auto driver = FakeCuFile::open_driver();
-  driver->open(CuFileOptions{});
+  driver->open(FakeCuFile::options());
   CHECK_EQUAL(cufile.use_count, 1);
   driver->close();
   driver->close();
   CHECK_EQUAL(cufile.use_count, 0);
-  driver->open(CuFileOptions{});
+  driver->open(FakeCuFile::options());
   CHECK_EQUAL(cufile.use_count, 1);
 }
 
@@ -217,8 +217,9 @@ TEST(cufile_driver_that_others_opened_keeps_their_settings_and_count) {
 
 TEST(cufile_driver_without_kernel_modules_is_never_opened) {
   FakeCuFile cufile;
-  CuFileDriver driver(FakeCuFile::api(), "/proc/no-such-file");
-  const auto error = CHECK_THROWS(EngineUnavailableError, driver.open(CuFileOptions{}));
+  CuFileOptions options;
+  options.modules_path = "/proc/no-such-file";
+  const auto error = CHECK_THROWS(EngineUnavailableError, FakeCuFile::driver()->open(options));
   CHECK_EQUAL(error.engine(), "cufile");
   CHECK(contains(error.message(), "/proc/no-such-file does not exist"));
   CHECK(cufile.events.empty());
@@ -230,7 +231,7 @@ TEST(cufile_driver_that_cannot_be_opened_says_why_and_can_be_tried_again) {
   cufile.log_text =
       " 30-11-2026 01:02:34:591 [pid=1 tid=1] ERROR  cufio-drv:1252 nvidia-fs.ko not loaded\n\n";
   const auto driver = FakeCuFile::driver();
-  const auto error = CHECK_THROWS(EngineUnavailableError, driver->open(CuFileOptions{}));
+  const auto error = CHECK_THROWS(EngineUnavailableError, driver->open(FakeCuFile::options()));
   CHECK_EQUAL(
       error.message(),
       "the cufile engine can't be used: cuFileDriverOpen failed: there is no direct path to "
@@ -240,7 +241,7 @@ TEST(cufile_driver_that_cannot_be_opened_says_why_and_can_be_tried_again) {
   CHECK_EQUAL(error.reasons().size(), 1u);
   CHECK(!driver->facts().is_open);
   cufile.open_code = 0;
-  driver->open(CuFileOptions{});
+  driver->open(FakeCuFile::options());
   CHECK(driver->facts().is_open);
 }
 
@@ -248,7 +249,7 @@ TEST(cufile_driver_without_a_switch_for_compatibility_mode_is_not_opened) {
   FakeCuFile cufile;
   cufile.set_code = 5022;
   const auto driver = FakeCuFile::driver();
-  CHECK_THROWS(EngineUnavailableError, driver->open(CuFileOptions{}));
+  CHECK_THROWS(EngineUnavailableError, driver->open(FakeCuFile::options()));
   CHECK_EQUAL(cufile.use_count, 0);
 }
 
@@ -280,7 +281,7 @@ TEST(cufile_log_tells_the_last_error_once) {
   CHECK_EQUAL(log.take_last_error(), "");  // an empty message, cut at its line
   cufile.log_text = " [pid=1 tid=1] ERROR  0:185 failed to open x \n [pid=1 tid=1] WARN   later";
   driver->close();
-  driver->open(CuFileOptions{});
+  driver->open(FakeCuFile::options());
   CHECK_EQUAL(log.take_last_error(), "0:185 failed to open x");
   CHECK_EQUAL(log.take_last_error(), "");
 }
@@ -289,7 +290,7 @@ TEST(cufile_stats_are_those_of_all_gpus) {
   FakeCuFile cufile;
   const auto driver = FakeCuFile::driver();
   CHECK_THROWS(EngineUnavailableError, driver->stats());
-  driver->open(CuFileOptions{});
+  driver->open(FakeCuFile::options());
   CHECK_EQUAL(driver->stats().writes.p2p, 7u);
   CHECK_EQUAL(driver->stats().reads.posix, 5u);
 }
@@ -312,7 +313,7 @@ TEST(cufile_driver_is_left_alone_by_a_forked_child) {
   if (child == 0) {
     bool is_right = true;
     try {
-      driver->open(CuFileOptions{});
+      driver->open(FakeCuFile::options());
       is_right = false;
     } catch (const EngineUnavailableError&) {
     }
