@@ -173,16 +173,19 @@ static void hold_stream(CUstream stream, const Command& command) {
 }
 
 bool control_stream(const Command& command) {
+  const int64_t device = command.value("device", -1);
   if (command.values.count("stream") == 0) {
-    for (const CUstream stream : all_streams()) hold_stream(stream, command);
+    for (const CUstream stream : all_streams()) {
+      if (device < 0 || stream->context->device == device) hold_stream(stream, command);
+    }
     return command.verb != "step";
   }
   auto* handle = reinterpret_cast<CUstream>(command.values.at("stream"));
-  const auto device = static_cast<int>(command.value("device", 0));
+  const int ordinal = device < 0 ? 0 : static_cast<int>(device);
   CUcontext context = nullptr;
-  if (handle == nullptr && cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS) {
+  if (handle == nullptr && cuDevicePrimaryCtxRetain(&context, ordinal) == CUDA_SUCCESS) {
     handle = stream_of(nullptr, context);
-    cuDevicePrimaryCtxRelease(device);
+    cuDevicePrimaryCtxRelease(ordinal);
   }
   const CUstream stream = stream_of(handle, nullptr);
   if (stream == nullptr) return false;

@@ -179,10 +179,12 @@ class FakeLibrary:
         now on fail with C (K below 0: all of them; P: so many of 1000, at random).
         ``short F bytes=B``, ``flip F bit=B``, ``misplace F bytes=B``: as ``fault``, for transfers.
         ``hang F`` and ``release F``; ``delay F us=U``; ``set NAME=VALUE ...``; ``clear``: no more
-        rules and delays. F may be ``*``. Of libcuda, also: ``hold [stream=S]``, ``step stream=S
-        [count=K]``, ``release [stream=S]``; ``lose device=D [code=C]``; ``attribute device=D
-        number=A value=V``. Copies, fills and kernels can fail when they run, and are then called
-        ``dtoh``, ``htod``, ``dtod``, ``memset``, ``kernel``: their device is lost with the code.
+        rules and delays. F may be ``*``. Of libcuda, also: ``hold`` and ``release [stream=S]
+        [device=D]``, ``step stream=S [count=K]``; ``lose device=D [code=C]``; ``attribute device=D
+        number=A value=V``; ``set devices=N driver_version=V memory_bytes=B host_bytes_max=B
+        late_us=U hold_new=1 strict=0``. Copies, fills and kernels can fail when they run, and are
+        then called ``dtoh``, ``htod``, ``dtod``, ``memset``, ``kernel``: their device is lost with
+        the code.
         """
         if self.library.fake_command(command.encode()) != 0:
             raise ValueError(f"not understood: {command!r}")

@@ -1,0 +1,124 @@
+"""Runs each test that asks for a ``lane`` in a process of that lane.
+
+A lane is an engine over memory of one kind: see ``lanes.py``. Which libcuda a process has is
+settled when it is first loaded, so a lane has a server process with its environment, and each test
+runs in a forked child of it, which no other test has left anything in.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_cuda import stand_ins
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+HOST_LANES = ("host",)
+FAKE_LANES = ("pinned",)
+GPU_LANES = ("gpu",)
+ALL_LANES = (*HOST_LANES, *FAKE_LANES, *GPU_LANES)
+
+
+class Server:
+    """The process of a lane."""
+
+    def __init__(self, lane, environ):
+        environ = {
+            **{name: value for name, value in os.environ.items() if "GDSCKPT_" not in name},
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(HERE.parent), str(HERE))),
+            "OMP_NUM_THREADS": "1",
+            **environ,
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "worker.py"), lane],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environ,
+        )
+
+    def run(self, job):
+        """Run a test function in a child; gives the text of its failure, or an empty one."""
+        self._process.stdin.write(json.dumps(job, default=str) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the server of the lane has died"
+        return json.loads(line)["failure"]
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def environment_of(lane, commands):
+    """Give the variables of a lane's process; ``commands`` are for the stand-ins."""
+    if lane == "host":
+        return {"GDSCKPT_LIBCUDA": str(HERE / "there-is-no-libcuda.so")}
+    if lane == "gpu":
+        return {}
+    return stand_ins.environment(**commands)
+
+
+@pytest.fixture(scope="session")
+def servers():
+    made = {}
+    yield made
+    for server in made.values():
+        server.close()
+
+
+@pytest.fixture
+def lane(request, servers, tmp_path):
+    """The server of the test's lane; in the test itself, a ``lanes.Lane``."""
+    marker = request.node.get_closest_marker("stand_ins")
+    commands = dict(marker.kwargs) if marker is not None else {}
+    key = (request.param, json.dumps(commands, sort_keys=True))
+    if key not in servers:
+        servers[key] = Server(request.param, environment_of(request.param, commands))
+    return servers[key]
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "lanes(*names): lanes that a contract test runs in")
+    config.addinivalue_line(
+        "markers", "stand_ins(cuda='', cufile='', without=()): environment of the stand-ins"
+    )
+
+
+def pytest_generate_tests(metafunc):
+    if "lane" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("lanes")
+    names = marker.args if marker is not None else ALL_LANES
+    lanes = [
+        pytest.param(name, marks=pytest.mark.gpu) if name in GPU_LANES else name for name in names
+    ]
+    metafunc.parametrize("lane", lanes, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    server = pyfuncitem.funcargs.get("lane")
+    if not isinstance(server, Server):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    failure = server.run(
+        {
+            "path": pyfuncitem.path,
+            "function": pyfuncitem.originalname,
+            "arguments": {
+                name: pyfuncitem.funcargs[name]
+                for name in names
+                if name not in ("lane", "tmp_path")
+            },
+            "directory": pyfuncitem.funcargs["tmp_path"],
+        }
+    )
+    if failure:
+        pytest.fail(failure, pytrace=False)
+    return True

@@ -1,0 +1,283 @@
+"""Lanes: an engine, and memory of the kind that it is tested with; used in the tests' processes."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import random
+import zlib
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fake_cuda.driver import Driver
+from fake_cuda.stand_ins import FakeCuda, FakeCufile
+
+from gdsckpt import native
+from gdsckpt.engine import base
+from gdsckpt.engine.base import Extent
+from gdsckpt.engine.pinned import PinnedEngine
+
+FAKE_LANES = ("pinned",)
+"""Lanes over the stand-ins."""
+
+KiB = 1024
+MiB = 1024 * KiB
+CHUNK_BYTES = 64 * KiB
+SLAB_BYTES = 256 * KiB
+GUARD = 0xA5
+"""What fills memory around that of a test."""
+
+
+_NOISE = random.Random(1).randbytes(8 * 1024 * 1024)
+
+
+def pattern(nbytes: int, seed: int = 0) -> bytes:
+    """Give bytes that differ from place to place and from seed to seed; at most 7 MiB."""
+    begin = seed * 4099 % (1024 * 1024)
+    return _NOISE[begin : begin + nbytes]
+
+
+class HostMemory:
+    """Host memory between guards; ``address`` is not aligned unless ``offset`` makes it so."""
+
+    device = native.HOST
+    guard_bytes = 4096
+
+    def __init__(self, data: bytes, offset: int = 0) -> None:
+        self.nbytes = len(data)
+        self._room = mmap.mmap(-1, self.nbytes + offset + 2 * self.guard_bytes)
+        self._begin = self.guard_bytes + offset
+        self._room[:] = bytes([GUARD]) * len(self._room)
+        self.fill(data)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._room)) + self._begin
+
+    def fill(self, data: bytes) -> None:
+        """Set the bytes."""
+        self._room[self._begin : self._begin + len(data)] = data
+
+    def data(self) -> bytes:
+        """Give the bytes."""
+        return self._room[self._begin : self._begin + self.nbytes]
+
+    def is_guarded(self) -> bool:
+        """Tell whether nothing was written around it."""
+        before, after = self._room[: self._begin], self._room[self._begin + self.nbytes :]
+        return set(before) | set(after) == {GUARD}
+
+
+class FakeMemory:
+    """Memory of a stand-in's device, between guards."""
+
+    guard_bytes = 4096
+
+    def __init__(self, cuda: FakeCuda, data: bytes, offset: int, device: int, kind: str) -> None:
+        self._cuda = cuda
+        self.device = device
+        self.nbytes = len(data)
+        self._room_bytes = self.nbytes + offset + 2 * self.guard_bytes
+        self.base = cuda.alloc(self._room_bytes, device, kind)
+        self._begin = self.guard_bytes + offset
+        self.address = self.base + self._begin
+        cuda.poke(self.base, bytes([GUARD]) * self._room_bytes)
+        self.fill(data)
+
+    def fill(self, data: bytes) -> None:
+        """Set the bytes, behind the back of all streams."""
+        self._cuda.poke(self.address, data)
+
+    def data(self) -> bytes:
+        """Give the bytes, behind the back of all streams."""
+        return self._cuda.peek(self.address, self.nbytes)
+
+    def is_guarded(self) -> bool:
+        """Tell whether nothing was written around it."""
+        room = self._cuda.peek(self.base, self._room_bytes)
+        return set(room[: self._begin]) | set(room[self._begin + self.nbytes :]) == {GUARD}
+
+    def free(self) -> None:
+        """Give the memory back, whatever still uses it."""
+        self._cuda.free(self.base)
+
+
+class GpuMemory:
+    """Memory of a real GPU, between guards."""
+
+    guard_bytes = 4096
+
+    def __init__(self, data: bytes, offset: int, device: int) -> None:
+        self.device = device
+        self.nbytes = len(data)
+        self._begin = self.guard_bytes + offset
+        self._room_bytes = self.nbytes + offset + 2 * self.guard_bytes
+        self._memory = native.DeviceMemory(device, self._room_bytes)
+        self.address = self._memory.address + self._begin
+        self._put(self._memory.address, bytes([GUARD]) * self._room_bytes)
+        self.fill(data)
+
+    def _put(self, address: int, data: bytes) -> None:
+        room = (ctypes.c_char * max(1, len(data))).from_buffer_copy(data or b"\0")
+        if data:
+            native.cuda_copy_to_device(self.device, address, ctypes.addressof(room), len(data))
+
+    def _get(self, address: int, nbytes: int) -> bytes:
+        room = ctypes.create_string_buffer(max(1, nbytes))
+        if nbytes:
+            native.cuda_copy_to_host(ctypes.addressof(room), self.device, address, nbytes)
+        return room.raw[:nbytes]
+
+    def fill(self, data: bytes) -> None:
+        """Set the bytes."""
+        self._put(self.address, data)
+
+    def data(self) -> bytes:
+        """Give the bytes."""
+        return self._get(self.address, self.nbytes)
+
+    def is_guarded(self) -> bool:
+        """Tell whether nothing was written around it."""
+        room = self._get(self._memory.address, self._room_bytes)
+        return set(room[: self._begin]) | set(room[self._begin + self.nbytes :]) == {GUARD}
+
+
+@dataclass
+class Lane:
+    """What a test of the contract is given.
+
+    Attributes:
+        name: ``host``, ``pinned``, ``gpu``.
+        directory: For files.
+        cuda: Libcuda's stand-in, or None.
+        cufile: Libcufile's stand-in, or None.
+    """
+
+    name: str
+    directory: Path
+    cuda: FakeCuda | None = None
+    cufile: FakeCufile | None = None
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _files: int = 0
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether memory is a device's."""
+        return self.name != "host"
+
+    @property
+    def driver(self) -> Driver:
+        """Libcuda as another user of CUDA in the process has it."""
+        return Driver(self.cuda)
+
+    def engine(
+        self, *, io_threads: int = 4, slab_bytes: int = SLAB_BYTES, num_slabs: int = 4
+    ) -> base.Engine:
+        """Make an engine of the lane's; it is closed with the lane."""
+        if self.cuda is not None:
+            native.cuda_load(os.environ["GDSCKPT_LIBCUDA"])
+        made = PinnedEngine(io_threads=io_threads, slab_bytes=slab_bytes, num_slabs=num_slabs)
+        self._stack.callback(self.close_engine, made)
+        return made
+
+    @staticmethod
+    def close_engine(engine: base.Engine) -> None:
+        """Close an engine as the end of the process does."""
+        engine._native.close()
+
+    def memory(self, data: bytes, offset: int = 0, device: int = 0, kind: str = "device"):
+        """Make memory that holds ``data`` and stays until the lane is closed."""
+        if not self.is_on_device:
+            made = HostMemory(data, offset)
+        elif self.cuda is None:
+            made = GpuMemory(data, offset, device)
+        else:
+            made = FakeMemory(self.cuda, data, offset, device, kind)
+        self._stack.callback(lambda: made)
+        return made
+
+    def file(self, content: bytes | None = None, *, direct: bool = True) -> native.File:
+        """Open a file of the lane's directory, for reading where it has ``content``."""
+        self._files += 1
+        path = self.directory / f"file-{self._files}"
+        if content is not None:
+            path.write_bytes(content)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        fds = [os.open(path, flags)]
+        alignment = native.direct_alignment(fds[0]) if direct else 0
+        if alignment:
+            fds.append(os.open(path, flags | os.O_DIRECT))
+        try:
+            made = native.File(str(path), fds[0], fds[-1] if alignment else -1, alignment or 4096)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        self._stack.callback(made.close)
+        return made
+
+    def write(self, engine, file, extents, *, streams=base.NO_STREAMS, owner=None, **options):
+        """Start to write."""
+        options.setdefault("chunk_bytes", CHUNK_BYTES)
+        rows = base.pack_extents(extents)
+        return engine.write(file, rows, streams=streams, owner=owner, **options)
+
+    def read(self, engine, file, extents, *, streams=base.NO_STREAMS, owner=None):
+        """Start to read."""
+        return engine.read(file, base.pack_extents(extents), streams=streams, owner=owner)
+
+    def close(self) -> None:
+        """Close what was opened, the last first."""
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def open_lane(name: str, directory: Path):
+    """Open a lane for one test."""
+    lane = Lane(name, directory)
+    if name in FAKE_LANES:
+        for library, kind in (("cuda", FakeCuda), ("cufile", FakeCufile)):
+            path = os.environ[f"GDSCKPT_LIB{library.upper()}"]
+            if os.path.exists(path):  # noqa: PTH110 - a string from the environment
+                setattr(lane, library, kind(path))
+    with contextlib.closing(lane):
+        yield lane
+
+
+def extent(memory, file_offset: int = 0, crc_offset: int = native.NO_CRC_SLOT) -> Extent:
+    """Give the extent of a whole memory."""
+    return Extent(memory.address, memory.nbytes, file_offset, crc_offset, memory.device)
+
+
+def part(memory, begin: int, nbytes: int, file_offset: int) -> Extent:
+    """Give the extent of a part of a memory."""
+    return Extent(memory.address + begin, nbytes, file_offset, native.NO_CRC_SLOT, memory.device)
+
+
+def crcs(raw: bytes) -> list[int]:
+    """Unpack what a transfer gives."""
+    return list(array("I", raw))
+
+
+def chunk_crcs_of(content: bytes, begin: int = 0, chunk_bytes: int = CHUNK_BYTES) -> list[int]:
+    """Give the CRC-32 of each chunk of a file range, by zlib."""
+    end = begin + len(content)
+    cuts = [begin, *range((begin // chunk_bytes + 1) * chunk_bytes, end, chunk_bytes), end]
+    return [
+        zlib.crc32(content[a - begin : b - begin]) for a, b in zip(cuts, cuts[1:], strict=False)
+    ]
+
+
+def finish(transfer: native.Transfer) -> native.Transfer:
+    """Wait for a transfer, and raise what went wrong."""
+    base.wait(transfer)
+    return transfer
+
+
+def error_of(kind: type[Exception], call: Callable[..., object], *arguments: object) -> Exception:
+    """Give the error of a call that has to fail, without the frames that hold its transfer."""
+    try:
+        call(*arguments)
+    except kind as error:
+        return error.with_traceback(None)
+    raise AssertionError(f"no {kind.__name__} was raised")
