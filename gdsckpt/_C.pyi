@@ -228,9 +228,11 @@ def cufile_open(
 
     Args:
         allow_compat_mode: cuFile may send bytes through the host; for tests only.
-        request_p2pdma: Ask for DMA by the kernel's own means, which comes before nvidia-fs.
-        private_log: Keep the log in memory; False where the user has said where it goes. Otherwise
-            cuFile makes a ``cufile.log`` in the working directory.
+        request_p2pdma: Ask for DMA by the kernel's own means, which comes before nvidia-fs, unless
+            the environment decides that (CUFILE_USE_PCIP2PDMA).
+        private_log: Keep the log in memory, unless the user has said where it goes
+            (CUFILE_LOGFILE_PATH, cufile.json). Otherwise cuFile makes a ``cufile.log`` in the
+            working directory.
         stats_level: 0 to 3; which way the bytes go is counted at 3 only.
         max_direct_io_bytes: Largest request that cuFile does not split.
         modules_path: What has to exist, for cuFile waits for it in an endless loop.

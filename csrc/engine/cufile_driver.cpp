@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -66,7 +66,7 @@ void CuFileDriver::set_parameters(const CuFileOptions& options) {
   if (!is_success(compat))
     raise_unavailable("compatibility mode can't be switched: " + describe(compat),
                       "Use engine='pinned'.");
-  if (options.requests_p2pdma)
+  if (options.requests_p2pdma && std::getenv("CUFILE_USE_PCIP2PDMA") == nullptr)
     note_failure("P2PDMA can't be asked for",
                  api_.cuFileSetParameterBool(CUFILE_PARAM_USE_PCIP2PDMA, true));
   note_failure("the largest request can't be set",
@@ -76,7 +76,7 @@ void CuFileDriver::set_parameters(const CuFileOptions& options) {
 
 void CuFileDriver::open_driver(const CuFileOptions& options) {
   CUfileError_t status{};
-  if (options.keeps_log_private) {
+  if (options.keeps_log_private && !has_configured_log()) {
     const EnvironmentDefault log_path("CUFILE_LOGFILE_PATH", log_.path());
     status = api_.cuFileDriverOpen();
   } else {

@@ -21,9 +21,10 @@ class CuFileHandle;
 struct CuFileOptions {
   /// cuFile's own way through the host, which the pinned engine goes better: for tests only.
   bool allows_compat_mode = false;
-  /// Ask for DMA between drive and GPU by the kernel's own means, which comes before nvidia-fs.
+  /// Ask for DMA between drive and GPU by the kernel's own means, which comes before nvidia-fs,
+  /// unless CUFILE_USE_PCIP2PDMA decides that.
   bool requests_p2pdma = true;
-  /// False where the user has said where cuFile is to log.
+  /// Unless the user has said where cuFile is to log (CUFILE_LOGFILE_PATH or cufile.json).
   bool keeps_log_private = true;
   /// 0 to 3; which way the bytes went is counted at 3 only.
   int stats_level = 3;

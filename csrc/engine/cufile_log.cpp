@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <fstream>
 
 namespace gdsckpt {
 namespace {
@@ -48,6 +49,14 @@ std::string CuFileLog::take_last_error() {
   constexpr char kLevel[] = "] ERROR";
   const std::size_t level = log.rfind(kLevel);
   return level == std::string::npos ? "" : message_of(log, level, sizeof(kLevel) - 1);
+}
+
+bool has_configured_log() {
+  const char* const path = std::getenv("CUFILE_ENV_PATH_JSON");
+  std::ifstream file(path != nullptr ? path : "/etc/cufile.json");
+  for (std::string line; std::getline(file, line);)
+    if (line.substr(0, line.find("//")).find("\"dir\"") != std::string::npos) return true;
+  return false;
 }
 
 EnvironmentDefault::EnvironmentDefault(const char* name, const std::string& value) : name_(name) {

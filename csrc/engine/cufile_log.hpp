@@ -24,6 +24,10 @@ class CuFileLog {
   std::string path_;
 };
 
+/// True where cuFile's configuration file (CUFILE_ENV_PATH_JSON, or /etc/cufile.json) says where to
+/// log: a line with the key "dir", which stands nowhere else, outside a comment.
+bool has_configured_log();
+
 /// Sets an environment variable for its lifetime, unless it is set.
 ///
 /// cuFile 1.20 takes the path of its log from nothing else: CUFILE_PARAM_ENV_LOGFILE_PATH and

@@ -270,6 +270,30 @@ TEST(cufile_log_goes_where_the_user_said) {
   CHECK_EQUAL(unsetenv("CUFILE_LOGFILE_PATH"), 0);
 }
 
+TEST(cufile_log_goes_where_the_configuration_says) {
+  FakeCuFile cufile;
+  char path[] = "/tmp/gdsckpt-cufile-json-XXXXXX";
+  const int fd = mkstemp(path);
+  CHECK(fd >= 0);
+  CHECK_EQUAL(setenv("CUFILE_ENV_PATH_JSON", path, 1), 0);
+  for (const std::string line :
+       {"{ // \"dir\": \"/x\"\n", " \"logging\": { \"dir\" : \"/y\" }\n"}) {
+    CHECK_EQUAL(write(fd, line.data(), line.size()), static_cast<ssize_t>(line.size()));
+    const auto driver = FakeCuFile::open_driver();
+    CHECK_EQUAL(cufile.log_path.empty(), line[0] == ' ');
+  }
+  CHECK_EQUAL(unsetenv("CUFILE_ENV_PATH_JSON"), 0);
+  CHECK_EQUAL(unlink(path) | close(fd), 0);
+}
+
+TEST(cufile_environment_decides_about_p2pdma) {
+  FakeCuFile cufile;
+  CHECK_EQUAL(setenv("CUFILE_USE_PCIP2PDMA", "0", 1), 0);
+  static_cast<void>(FakeCuFile::open_driver());
+  CHECK(std::find(cufile.events.begin(), cufile.events.end(), "set 7 1") == cufile.events.end());
+  CHECK_EQUAL(unsetenv("CUFILE_USE_PCIP2PDMA"), 0);
+}
+
 TEST(cufile_log_tells_the_last_error_once) {
   CuFileLog log;
   CHECK_EQUAL(log.take_last_error(), "");
