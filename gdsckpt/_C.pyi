@@ -174,6 +174,25 @@ def cuda_copy_to_device(
 ) -> None:
     """Copy host memory at ``source`` to device memory. Raises as ``cuda_copy_to_host``."""
 
+class StreamFence:
+    """The ends of what is queued on streams when it is made. Any thread may use it."""
+
+    def __init__(self, extents: Buffer, streams: Buffer) -> None:
+        """Mark the streams of those devices that ``extents`` are on; both as for ``Engine.write``.
+
+        Raises:
+            ConfigError: One of them is no such buffer.
+            EngineUnavailableError: CUDA cannot be used.
+            CudaError: CUDA refused a stream.
+        """
+
+    def wait(self) -> None:
+        """Wait until all of it is done.
+
+        Raises:
+            CudaError: A device was lost, or its work failed.
+        """
+
 class DeviceMemory:
     """Device memory of our own, freed with the object."""
 
@@ -341,6 +360,18 @@ class File:
     @property
     def path(self) -> str:
         """The path as given."""
+
+    @property
+    def buffered_fd(self) -> int:
+        """The object's own descriptor without O_DIRECT; -1 once it is closed."""
+
+    @property
+    def alignment(self) -> int:
+        """What direct I/O needs of memory and offsets, in bytes."""
+
+    @property
+    def is_direct(self) -> bool:
+        """True while direct I/O is there and has not been refused."""
 
     @property
     def direct_refused(self) -> str:

@@ -5,8 +5,10 @@
 
 #include "bindings/bindings.hpp"
 #include "core/error.hpp"
+#include "core/fork_guard.hpp"
 #include "engine/device.hpp"
 #include "engine/device_memory.hpp"
+#include "engine/device_streams.hpp"
 #include "shim/cuda_driver.hpp"
 
 namespace py = pybind11;
@@ -53,6 +55,32 @@ void to_device(std::uint64_t device, std::uint64_t address, std::uint64_t source
   copy_to_device(device, address, reinterpret_cast<const std::uint8_t*>(source), nbytes, producers);
 }
 
+/// The ends of what is queued on streams now. A forked child leaves them alone: CUDA is the
+/// parent's.
+class StreamFence {
+ public:
+  StreamFence(const std::vector<Extent>& extents, const std::vector<ProducerStream>& producers)
+      : streams_(std::make_unique<DeviceStreams>(extents, producers)) {}
+  ~StreamFence() {
+    if (fork_guard_.is_forked_child()) static_cast<void>(streams_.release());
+  }
+  StreamFence(const StreamFence&) = delete;
+  StreamFence& operator=(const StreamFence&) = delete;
+
+  void wait() const { streams_->wait_for_producers(); }
+
+ private:
+  const ForkGuard fork_guard_;
+  std::unique_ptr<DeviceStreams> streams_;
+};
+
+std::unique_ptr<StreamFence> make_fence(const py::object& extents, const py::object& streams) {
+  const std::vector<Extent> rows = copy_extents(extents);
+  const std::vector<ProducerStream> producers = copy_streams(streams);
+  const py::gil_scoped_release no_gil;
+  return std::make_unique<StreamFence>(rows, producers);
+}
+
 }  // namespace
 
 void bind_cuda(py::module_& module) {
@@ -74,6 +102,11 @@ void bind_cuda(py::module_& module) {
              py::kw_only(), "streams"_a = py::none(), "Copy device memory to host memory.");
   module.def("cuda_copy_to_device", &to_device, "device"_a, "address"_a, "source"_a, "nbytes"_a,
              py::kw_only(), "streams"_a = py::none(), "Copy host memory to device memory.");
+  py::class_<StreamFence>(module, "StreamFence", "The ends of what is queued on streams.",
+                          py::release_gil_before_calling_cpp_dtor())
+      .def(py::init(&make_fence), "extents"_a, "streams"_a)
+      .def("wait", &StreamFence::wait, py::call_guard<py::gil_scoped_release>(),
+           "Wait until it is done.");
   py::class_<DeviceMemory>(module, "DeviceMemory", "Device memory, freed with the object.",
                            py::release_gil_before_calling_cpp_dtor())
       .def(py::init<std::uint64_t, std::uint64_t>(), "device"_a, "nbytes"_a,

@@ -73,6 +73,11 @@ void bind_file(py::module_& module) {
       .def_property_readonly(
           "path", [](const File& file) { return decode_path(file.path()); },
           "The path, for messages.")
+      .def_property_readonly("buffered_fd", &File::buffered_fd,
+                             "Its descriptor without O_DIRECT; -1 when closed.")
+      .def_property_readonly("alignment", &File::alignment, "What direct I/O needs.")
+      .def_property_readonly("is_direct", &File::is_direct,
+                             "True while direct I/O is there and has not been refused.")
       .def_property_readonly("direct_refused", &File::direct_refused,
                              "Why direct I/O was given up; empty if it was not.")
       .def(
