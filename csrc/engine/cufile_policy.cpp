@@ -27,11 +27,11 @@ FileRange cufile_interior(FileRange piece, std::uint64_t address,
 std::string cufile_unfit(const Device& device, const Extent& extent) {
   const ContextScope scope(device);
   if (has_attribute(device, CU_POINTER_ATTRIBUTE_IS_MANAGED, extent.address))
-    return "managed memory moves between host and device by itself";
+    return "managed memory moves between host and device by itself.";
   // What can be given to another process the old way is one allocation (NCCL tells it so, too).
   if (!has_attribute(device, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, extent.address))
     return "memory that is mapped in pieces (expandable_segments) or comes from a pool is not "
-           "safe for cuFile";
+           "safe for cuFile.";
   return "";
 }
 

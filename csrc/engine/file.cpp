@@ -55,7 +55,7 @@ bool File::attach_cufile(std::shared_ptr<CuFileDriver> driver) {
   const std::lock_guard lock(attaching_);
   if (cufile_.load() != nullptr || cufile_refusal_.is_set()) return cufile() != nullptr;
   if (!is_direct()) {
-    refuse_cufile("the file is not open for direct I/O, without which all goes through the host");
+    refuse_cufile("the file is not open for direct I/O, without which all goes through the host.");
     return false;
   }
   try {

@@ -85,6 +85,11 @@ class CuFileEngine:
         """Start to scan; see :class:`gdsckpt.engine.base.Engine`."""
         return self._native.scan(file, begin, end, chunk_bytes=chunk_bytes)
 
+    @property
+    def pin_refused(self) -> str:
+        """Why slabs could not be page-locked, so that copies are slower; empty if they could."""
+        return self._native.pin_refused
+
 
 class CuFileRead:
     """A read of which cuFile may have brought a part to devices; these take its checksums."""
