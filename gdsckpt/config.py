@@ -113,8 +113,8 @@ class Config:
     engine: str = _setting(
         "auto",
         "What moves bytes between memory and a file. `auto` takes the fastest that was proved to "
-        "work; the name of an engine demands it.",
-        choices=("auto", "pinned"),
+        "work ([gpu.md](gpu.md)); the name of an engine demands it.",
+        choices=("auto", "cufile", "kvikio", "pinned"),
     )
     io_threads: int = _setting(
         8, "Threads that read and write one file at the same time.", minimum=1, maximum=64

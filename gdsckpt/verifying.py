@@ -9,7 +9,7 @@ from typing import Any
 
 from gdsckpt.config import Config
 from gdsckpt.engine.base import Progress
-from gdsckpt.engine.registry import choose_engine
+from gdsckpt.engine.pinned import shared_engine
 from gdsckpt.errors import CheckpointNotFoundError, FormatError, ShortTransferError
 from gdsckpt.format.manifest import Manifest, ShardEntry
 from gdsckpt.format.zipfmt import LOCAL_SIGNATURE
@@ -70,7 +70,8 @@ def _verify_shard(
             path=shard.path,
             offset=0,
         )
-    engine = choose_engine(config, slab_bytes=scanning.slab_bytes_for(shard)).engine
+    # Whatever engine is asked for: all of it is read to the host, to be compared.
+    engine = shared_engine(config, scanning.slab_bytes_for(shard))
     found = scanning.scan(shard, engine, progress)
     ok: bool | None = True
     reason = ""

@@ -1,7 +1,7 @@
-"""Say what this host and the file system of a directory can do, and what to do about the rest.
+"""Say what this host, its GPUs and the file system of a directory can do, and what to do about it.
 
-A few small files are made in the directory and removed. Exit code: 0 when saves and loads work
-there, 1 when something that they need does not.
+A few files are made in the directory and removed, of 64 MiB at most. Exit code: 0 when saves and
+loads work there, 1 when something that they need does not, such as an engine that was asked for.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(report: ProbeReport) -> None:
+    width = max(len(step.name) for step in report.steps)
     for step in report.steps:
         mark = "ok" if step.ok else "FAIL" if step.needed else "no"
-        _print_hanging(f"{mark:<4}  {step.name:<15}  ", step.reason)
+        _print_hanging(f"{mark:<4}  {step.name:<{width}}  ", step.reason)
         if step.mend:
-            _print_hanging(f"{'':<23}  -> ", step.mend)
+            _print_hanging(f"{'':<{width + 8}}-> ", step.mend)
     output.line()
     engine = report.engine or "none"
     output.line(f"engine {engine}: {'; '.join(report.engine_reasons)}")

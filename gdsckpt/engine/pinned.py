@@ -51,6 +51,11 @@ class PinnedEngine:
         """Start to scan; see :class:`gdsckpt.engine.base.Engine`."""
         return self._native.scan(file, begin, end, chunk_bytes=chunk_bytes)
 
+    @property
+    def pin_refused(self) -> str:
+        """Why slabs could not be page-locked, so that copies are slower; empty if they could."""
+        return self._native.pin_refused
+
 
 def shared_engine(config: Config, slab_bytes: int | None = None) -> PinnedEngine:
     """Give the process's engine for these settings; made at the first call.

@@ -9,14 +9,18 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gdsckpt.config import Config
 from gdsckpt.engine import probe_gpu, probe_host, probe_storage
+from gdsckpt.engine.probe_cuda import Gpu
 from gdsckpt.engine.probe_step import ProbeStep
+from gdsckpt.engine.probe_trial import PROBE_PREFIX
 from gdsckpt.errors import storage_error_from
 
-PROBE_PREFIX = ".gdsckpt-probe-"
+if TYPE_CHECKING:
+    from gdsckpt.engine.registry import Decision
+
 _CRC_SAMPLE = bytes(range(256)) * 1021  # no multiple of any kernel's block
 
 
@@ -26,15 +30,18 @@ class ProbeReport:
 
     Attributes:
         directory: The directory as given.
-        engine: The engine that a save would use, or None where none can be loaded.
-        engine_reasons: Why that one.
+        engine: The engine for what is in GPU memory, where there is a GPU, else for all of a state;
+            host memory always goes by ``pinned``. None where the one asked for cannot be used.
+        engine_reasons: Why that one, or why none.
         steps: In the order in which they were tried.
+        gpus: The GPUs that this process sees.
     """
 
     directory: str
     engine: str | None
     engine_reasons: tuple[str, ...]
     steps: tuple[ProbeStep, ...]
+    gpus: tuple[Gpu, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -49,8 +56,9 @@ class ProbeReport:
 def probe(directory: str | os.PathLike[str] = ".", *, config: Config | None = None) -> ProbeReport:
     """Find out what this host and the file system of a directory can do.
 
-    Small files are made in the directory and removed again. Nothing of CUDA or cuFile is called in
-    this process; a child process with a time limit tries whether the driver can be loaded.
+    Files are made in the directory and removed again: of a block or two, and where cuFile may work
+    one of 64 MiB. Nothing of CUDA or cuFile is called in this process: child processes with a time
+    limit try them. How their trials came out is remembered for later saves.
 
     Args:
         directory: Where checkpoints are to be saved; must exist.
@@ -73,19 +81,24 @@ def probe(directory: str | os.PathLike[str] = ".", *, config: Config | None = No
         *_extension_steps(),
         *probe_storage.file_system_steps(where),
         *_file_steps(where),
-        *probe_gpu.steps(),
     ]
-    engine, reasons = _engine(settings)
-    return ProbeReport(os.fspath(directory), engine, reasons, tuple(steps))
-
-
-def _engine(config: Config) -> tuple[str | None, tuple[str, ...]]:
     try:
-        from gdsckpt.engine.registry import choose_engine
+        from gdsckpt.engine import registry
     except ImportError as error:
-        return None, (f"the native extension cannot be loaded: {error}",)
-    choice = choose_engine(config)
-    return choice.engine.name, choice.reasons
+        why = f"the native extension cannot be loaded: {error}"
+        return ProbeReport(os.fspath(directory), None, (why,), tuple(steps))
+    found = probe_gpu.examine(where, registry.cufile_probe(settings))
+    decision = registry.foresee(settings, found)
+    steps += [*found.steps, _engine_step(settings, decision)]
+    name = decision.name or None
+    return ProbeReport(os.fspath(directory), name, decision.reasons, tuple(steps), found.gpus)
+
+
+def _engine_step(config: Config, decision: Decision) -> ProbeStep:
+    """Say whether the setting ``engine`` can be met: a demand that cannot makes saves fail."""
+    reason = f"engine={config.engine}: " + (decision.name or "; ".join(decision.reasons))
+    mend = "" if decision.name else "Set engine=auto, or mend what is said above."
+    return ProbeStep("engine", ok=bool(decision.name), needed=True, reason=reason, mend=mend)
 
 
 def _extension_steps() -> list[ProbeStep]:

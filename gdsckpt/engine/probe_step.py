@@ -22,3 +22,16 @@ class ProbeStep:
     reason: str
     needed: bool = False
     mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A step, and what follows from it for cuFile.
+
+    Attributes:
+        step: What was found.
+        rules_out: cuFile cannot work because of it, so nothing that costs more needs to be tried.
+    """
+
+    step: ProbeStep
+    rules_out: bool = False

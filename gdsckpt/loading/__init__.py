@@ -7,12 +7,15 @@ import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import torch
 
 from gdsckpt.config import Config
+from gdsckpt.engine.base import Engine
+from gdsckpt.engine.fallback import reasons_at_run_time
+from gdsckpt.engine.pinned import shared_engine
 from gdsckpt.engine.registry import choose_engine
 from gdsckpt.errors import ConfigError, UnverifiedWarning
 from gdsckpt.loading import into as filling
@@ -23,6 +26,7 @@ from gdsckpt.loading.stock import load_stock
 from gdsckpt.loading.unpickle import looks_at_values, needs_stock_torch, unpickle
 from gdsckpt.staging import directory, files, indexing, reader, scanning, stream
 from gdsckpt.staging.shard import Origin, Shard
+from gdsckpt.tensors import devices
 from gdsckpt.tensors.naming import KeySelection, Path, checked_keys, name_of, selector
 
 SMALL_STORAGE_BYTES = 64 << 10
@@ -121,7 +125,7 @@ class _Request:
         self._weights_only = weights_only
         self._config = config
         self._options = ReadOptions(
-            engine=choose_engine(config).engine,
+            engine=self._engine(()),
             verify=verify and config.checksum != "none",
             read_ahead_bytes=config.read_ahead_bytes,
         )
@@ -177,7 +181,8 @@ class _Request:
             return records.get(tensor.untyped_storage()._cdata)
 
         plan = filling.plan_fill(targets, values, self._shard, record_of)
-        filling.read_direct(plan, self._shard, self._options)
+        with self._options_for(filling.gpus_of(plan)) as options:
+            filling.read_direct(plan, self._shard, options)
         needed = [(target.path, target.saved) for target in plan.copies]
         needed += [(path, saved[path]) for path in plan.values]
         wanted = _records_of(needed, records)
@@ -198,14 +203,29 @@ class _Request:
         )
 
     def _stock(self) -> Any:
-        slab_bytes = scanning.slab_bytes_for(self._shard)
-        engine = choose_engine(self._config, slab_bytes=slab_bytes).engine
+        # Checked on the host, then read by torch.
+        engine = shared_engine(self._config, scanning.slab_bytes_for(self._shard))
         return load_stock(
             self._shard,
             self._map_location,
             weights_only=self._weights_only,
             options=dataclasses.replace(self._options, engine=engine),
         )
+
+    def _engine(self, gpus: Collection[int]) -> Engine:
+        """Pick the engine for reads to the host and to some GPUs."""
+        directory = files.directory_of(self._shard.fd)
+        return choose_engine(self._config, directory=directory, devices=gpus).engine
+
+    @contextlib.contextmanager
+    def _options_for(self, gpus: Collection[int]) -> Iterator[ReadOptions]:
+        """Give options for reads to GPUs; at the end, tell what did not go as chosen."""
+        if not gpus:
+            yield self._options
+            return
+        engine = self._engine(gpus)
+        yield dataclasses.replace(self._options, engine=engine)
+        reasons_at_run_time(engine, self._shard.file.native)
 
     def _structure(self) -> tuple[Any, dict[int, int]]:
         """Unpickle with blank storages; gives the nest and ``_cdata`` to record index.
@@ -237,7 +257,6 @@ class _Request:
         """Unpickle with finished storages; those not in ``wanted`` are blank."""
         restore = restorer(self._map_location)
         on_gpus = places.gpus_of_records(self._shard, self._map_location)
-        source = StorageSource(self._shard, self._options, wanted, on_gpus)
 
         def give(index: int, nbytes: int, location: str) -> Any:
             storage = torch.UntypedStorage(0) if index < 0 else source.take(index, nbytes)
@@ -245,7 +264,11 @@ class _Request:
                 return storage  # there already; or a blank, which costs no memory where it is
             return restore(storage, location)
 
-        with contextlib.closing(source):
+        gpus = {devices.number_of(device) for device in set(on_gpus.values())}
+        with (
+            self._options_for(gpus) as options,
+            contextlib.closing(StorageSource(self._shard, options, wanted, on_gpus)) as source,
+        ):
             return self._run(give)
 
     def _run(self, give: Any) -> Any:

@@ -175,6 +175,14 @@ def plan_fill(
     return FillPlan(direct, copies, values)
 
 
+def gpus_of(plan: FillPlan) -> set[int]:
+    """Give CUDA's numbers of the GPUs that records are read straight to."""
+    return {
+        target.device if isinstance(target, DeviceArray) else devices.number_of(target.device)
+        for target in plan.direct.values()
+    } - {native.HOST}
+
+
 def read_direct(plan: FillPlan, shard: Shard, options: ReadOptions) -> None:
     """Read and verify the records that go straight into the caller's tensors.
 

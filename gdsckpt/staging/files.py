@@ -90,6 +90,16 @@ def transfers_on(fd: int, path: str, *, writable: bool, direct_io: str) -> Itera
         file.close()
 
 
+def directory_of(fd: int) -> Path | None:
+    """Give the directory that an open file is in; None where it has no name, or none any more."""
+    try:
+        path = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - the text tells what it is
+    except OSError:
+        return None
+    is_named = path.startswith("/") and not path.endswith(" (deleted)")
+    return Path(path).parent if is_named else None
+
+
 def _open_direct(fd: int, *, writable: bool, direct_io: str) -> tuple[int, str]:
     if direct_io == "off":
         return -1, "switched off by the setting direct_io=off"

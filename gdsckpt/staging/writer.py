@@ -16,6 +16,7 @@ from typing import BinaryIO
 from gdsckpt import native, tracing
 from gdsckpt.config import Config
 from gdsckpt.engine import base
+from gdsckpt.engine.fallback import reasons_at_run_time
 from gdsckpt.engine.registry import choose_engine
 from gdsckpt.errors import FallbackWarning, StorageError, storage_error_from
 from gdsckpt.format import checksum
@@ -88,8 +89,9 @@ def write_file(
     mode = _mode_of_target(resolved)
     if mode is not None and not stat.S_ISREG(mode):
         return _write_through(resolved, content, config)
-    choice = choose_engine(config)
     plan = _plan(content)
+    devices = set(plan.extents[4 :: base.ROW_WIDTH]) - {native.HOST}
+    choice = choose_engine(config, directory=resolved.parent, devices=devices)
     with files.temporary_file(resolved) as (fd, temporary):
         estimate = plan.layout.covered_bytes + 128 * len(plan.layout.records)
         files.check_free_space(fd, str(resolved), estimate)
@@ -107,6 +109,7 @@ def write_file(
                 files.sync_data(fd, str(resolved))
             synced = time.perf_counter()
             refused = file.direct_refused or file.native.direct_refused
+            fallbacks = reasons_at_run_time(choice.engine, file.native) if devices else ()
         files.rename_durably(temporary, resolved, fsync=config.fsync)
         committed = time.perf_counter()
     if refused and config.direct_io != "off":
@@ -118,7 +121,11 @@ def write_file(
         table_sha256=hashlib.sha256(tail.table).hexdigest(),
         num_records=len(plan.layout.records) + 1,
         engine=choice.engine.name,
-        engine_reasons=(*choice.reasons, *([f"buffered: {refused}"] if refused else [])),
+        engine_reasons=(
+            *choice.reasons,
+            *fallbacks,
+            *([f"buffered: {refused}"] if refused else []),
+        ),
         direct_io=not refused,
         write_s=written - started,
         sync_s=synced - written,

@@ -1,12 +1,11 @@
 import json
 import os
-import subprocess
 
 import pytest
 from cli_runs import run_here
 
 import gdsckpt
-from gdsckpt.engine import mounts, probe_gpu, probe_storage
+from gdsckpt.engine import mounts, probe_storage
 from gdsckpt.errors import StorageError
 
 STEPS = [
@@ -25,8 +24,21 @@ STEPS = [
     "rename",
     "fsync_directory",
     "cuda_driver",
-    "cufile",
+    "container",
+    "kernel_modules",
+    "nvidia_fs",
+    "p2pdma",
+    "cufile_file_system",
+    "device_checksums",
+    "cufile_library",
+    "cufile_trial",
+    "kvikio",
+    "engine",
 ]
+OF_GPUS = {"gpus", "cufile_race"}
+"""Only where there is a GPU."""
+OF_DRIVES = {"cufile_drive", "udev"}
+"""Only of ext4 and XFS."""
 
 
 def test_probe_json_has_engine_and_steps(capsys, tmp_path):
@@ -34,8 +46,10 @@ def test_probe_json_has_engine_and_steps(capsys, tmp_path):
     assert (done.code, done.err) == (0, "")
     document = json.loads(done.out)
     assert document["ok"] is True
-    assert document["engine"] == "pinned"
-    assert [step["name"] for step in document["steps"]] == STEPS
+    assert document["engine"] in ("pinned", "cufile")  # on a machine with GPUs it may be both
+    names = [step["name"] for step in document["steps"]]
+    assert [name for name in names if name not in OF_GPUS | OF_DRIVES] == STEPS
+    assert isinstance(document["gpus"], list)
     for step in document["steps"]:
         assert set(step) == {"name", "ok", "reason", "needed", "mend"}
         assert isinstance(step["ok"], bool)
@@ -52,7 +66,7 @@ def test_probe_text_has_a_line_per_step(capsys, tmp_path):
     assert done.code == 0
     for name in STEPS:
         assert f"  {name} " in done.out
-    assert "engine pinned: " in done.out
+    assert "engine=auto: " in done.out
 
 
 @pytest.mark.parametrize("name", ["absent", "file"])
@@ -127,64 +141,6 @@ def test_file_system_name_agrees_with_the_mount():
 def test_file_system_name_of_nothing_raises(tmp_path):
     with pytest.raises(FileNotFoundError):
         mounts.file_system_name(tmp_path / "absent")
-
-
-def test_find_cufile_looks_where_wheels_put_it(tmp_path, monkeypatch):
-    folder = tmp_path / "nvidia" / "cu13" / "lib"
-    folder.mkdir(parents=True)
-    (folder / "libcufile.so.0").touch()
-    monkeypatch.setenv("LD_LIBRARY_PATH", "")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert probe_gpu.find_cufile() == str(folder / "libcufile.so.0")
-
-
-def fake_driver(tmp_path, monkeypatch, source):
-    """Build a libcuda.so.1 that the child process finds."""
-    (tmp_path / "cuda.c").write_text(source)
-    library = tmp_path / "libcuda.so.1"
-    command = ["g++", "-shared", "-fPIC", "-x", "c", "-o", library, tmp_path / "cuda.c"]
-    subprocess.run(command, check=True)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    return next(probe_gpu.steps())
-
-
-VERSION = "int cuDriverGetVersion(int *v) { *v = 13020; return 0; }\n"
-
-
-def test_cuda_driver_that_works(tmp_path, monkeypatch):
-    step = fake_driver(
-        tmp_path,
-        monkeypatch,
-        VERSION + "int cuInit(unsigned f) { return 0; }\n"
-        "int cuDeviceGetCount(int *n) { *n = 8; return 0; }\n",
-    )
-    assert step.ok
-    assert step.reason == "driver for CUDA 13.2, 8 devices"
-
-
-def test_cuda_driver_that_refuses(tmp_path, monkeypatch):
-    step = fake_driver(tmp_path, monkeypatch, VERSION + "int cuInit(unsigned f) { return 100; }\n")
-    assert not step.ok
-    assert "cuInit gives 100" in step.reason
-
-
-def test_cuda_driver_that_kills_its_process(tmp_path, monkeypatch):
-    step = fake_driver(
-        tmp_path,
-        monkeypatch,
-        VERSION + "#include <stdlib.h>\nint cuInit(unsigned f) { abort(); }\n",
-    )
-    assert not step.ok
-    assert "ended with status -6" in step.reason
-
-
-def test_cuda_driver_that_hangs(tmp_path, monkeypatch):
-    monkeypatch.setattr(probe_gpu, "_CHILD_TIMEOUT_S", 1.0)
-    step = fake_driver(
-        tmp_path, monkeypatch, VERSION + "int cuInit(unsigned f) { for (;;) {} return 0; }\n"
-    )
-    assert not step.ok
-    assert "did not end within 1 s" in step.reason
 
 
 def test_open_file_steps_report_what_is_refused(tmp_path):
