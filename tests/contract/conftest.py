@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_cuda import stand_ins
+from fake_cuda import real_cufile, stand_ins
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 HOST_LANES = ("host",)
-FAKE_LANES = ("pinned",)
+FAKE_LANES = ("pinned", "cufile", "real-cufile")
 GPU_LANES = ("gpu",)
 ALL_LANES = (*HOST_LANES, *FAKE_LANES, *GPU_LANES)
 
@@ -26,15 +26,18 @@ ALL_LANES = (*HOST_LANES, *FAKE_LANES, *GPU_LANES)
 class Server:
     """The process of a lane."""
 
-    def __init__(self, lane, environ):
+    def __init__(self, lane, environ, directory):
         environ = {
             **{name: value for name, value in os.environ.items() if "GDSCKPT_" not in name},
             "PYTHONPATH": os.pathsep.join((str(ROOT), str(HERE.parent), str(HERE))),
             "OMP_NUM_THREADS": "1",
             **environ,
         }
+        command = [sys.executable, str(HERE / "worker.py"), lane]
+        if lane == "real-cufile":
+            command = real_cufile.command(command, [directory])
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "worker.py"), lane],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -61,6 +64,12 @@ def environment_of(lane, commands):
         return {"GDSCKPT_LIBCUDA": str(HERE / "there-is-no-libcuda.so")}
     if lane == "gpu":
         return {}
+    if lane == "real-cufile":
+        return {
+            **stand_ins.environment(**commands),
+            **real_cufile.environment(),
+            "GDSCKPT_LIBCUFILE": str(real_cufile.library()),
+        }
     return stand_ins.environment(**commands)
 
 
@@ -79,7 +88,11 @@ def lane(request, servers, tmp_path):
     commands = dict(marker.kwargs) if marker is not None else {}
     key = (request.param, json.dumps(commands, sort_keys=True))
     if key not in servers:
-        servers[key] = Server(request.param, environment_of(request.param, commands))
+        environ = environment_of(request.param, commands)
+        try:
+            servers[key] = Server(request.param, environ, tmp_path)
+        except real_cufile.NotPossibleError as error:
+            pytest.skip(f"the real libcufile cannot be run: {error}")
     return servers[key]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import itertools
 import mmap
 import os
 import random
@@ -19,15 +21,25 @@ from fake_cuda.stand_ins import FakeCuda, FakeCufile
 from gdsckpt import native
 from gdsckpt.engine import base
 from gdsckpt.engine.base import Extent
+from gdsckpt.engine.cufile import CuFileEngine
 from gdsckpt.engine.pinned import PinnedEngine
 
-FAKE_LANES = ("pinned",)
-"""Lanes over the stand-ins."""
+FAKE_LANES = ("pinned", "cufile", "real-cufile")
+"""Lanes over the stand-in for libcuda."""
+
+LEFTOVERS = (
+    *(f"live.{name}" for name in ("streams", "events", "modules", "host_registrations")),
+    *(f"live.{name}" for name in ("host_allocations", "handles", "buffers", "use_count")),
+    *("unmapped_while_registered", "copies_of_unregistered_memory", "copies_in_wrong_context"),
+    *("transfers_in_wrong_context", "handles_left_at_close", "buffers_left_at_close"),
+    *("deregistered_twice", "deregistered_in_flight"),
+)
+"""What the stand-ins count that has to be 0 in the end."""
+
+CUFILE_LANES = ("cufile", "real-cufile")
 
 KiB = 1024
 MiB = 1024 * KiB
-CHUNK_BYTES = 64 * KiB
-SLAB_BYTES = 256 * KiB
 GUARD = 0xA5
 """What fills memory around that of a test."""
 
@@ -143,12 +155,28 @@ class GpuMemory:
         return set(room[: self._begin]) | set(room[self._begin + self.nbytes :]) == {GUARD}
 
 
+class FakeChecksums:
+    """What ``gdsckpt.kernels`` does on a GPU, for the stand-in."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+
+    def crc32_pieces(
+        self, pieces: array[int], device: int, *, stream: int | None = None
+    ) -> array[int]:
+        """Give the CRC-32 of each (address, nbytes), after the work of a stream."""
+        if stream is not None:
+            native.cuda_wait(array("Q", [device, stream]))
+        rows = zip(pieces[::2], pieces[1::2], strict=True)
+        return array("I", [zlib.crc32(self._cuda.peek(address, n)) for address, n in rows])
+
+
 @dataclass
 class Lane:
     """What a test of the contract is given.
 
     Attributes:
-        name: ``host``, ``pinned``, ``gpu``.
+        name: See ``conftest.py``.
         directory: For files.
         cuda: Libcuda's stand-in, or None.
         cufile: Libcufile's stand-in, or None.
@@ -167,19 +195,42 @@ class Lane:
         return self.name != "host"
 
     @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a chunk; cuFile gets nothing of small ones."""
+        return 512 * KiB if self.name in CUFILE_LANES else 64 * KiB
+
+    @functools.cached_property
     def driver(self) -> Driver:
         """Libcuda as another user of CUDA in the process has it."""
-        return Driver(self.cuda)
+        made = Driver(self.cuda)
+        self._stack.callback(made.destroy)
+        return made
 
     def engine(
-        self, *, io_threads: int = 4, slab_bytes: int = SLAB_BYTES, num_slabs: int = 4
+        self, *, io_threads: int = 4, num_slabs: int = 4, slab_bytes: int | None = None
     ) -> base.Engine:
         """Make an engine of the lane's; it is closed with the lane."""
         if self.cuda is not None:
             native.cuda_load(os.environ["GDSCKPT_LIBCUDA"])
-        made = PinnedEngine(io_threads=io_threads, slab_bytes=slab_bytes, num_slabs=num_slabs)
+        sizes = {
+            "io_threads": io_threads,
+            "slab_bytes": slab_bytes or max(256 * KiB, self.chunk_bytes),
+            "num_slabs": num_slabs,
+        }
+        if self.name in CUFILE_LANES:
+            self.open_cufile()
+            made = CuFileEngine(**sizes, checksums=FakeChecksums(self.cuda))
+        else:
+            made = PinnedEngine(**sizes)
         self._stack.callback(self.close_engine, made)
         return made
+
+    def open_cufile(self) -> None:
+        """Open libcufile's driver, as the choice of the engine would have done."""
+        native.cufile_load([os.environ["GDSCKPT_LIBCUFILE"]])
+        # There is no GPU that the real one would work for.
+        native.cufile_open(allow_compat_mode=self.cufile is None, modules_path="/")
+        self._stack.callback(native.cufile_close)
 
     @staticmethod
     def close_engine(engine: base.Engine) -> None:
@@ -218,7 +269,7 @@ class Lane:
 
     def write(self, engine, file, extents, *, streams=base.NO_STREAMS, owner=None, **options):
         """Start to write."""
-        options.setdefault("chunk_bytes", CHUNK_BYTES)
+        options.setdefault("chunk_bytes", self.chunk_bytes)
         rows = base.pack_extents(extents)
         return engine.write(file, rows, streams=streams, owner=owner, **options)
 
@@ -226,9 +277,26 @@ class Lane:
         """Start to read."""
         return engine.read(file, base.pack_extents(extents), streams=streams, owner=owner)
 
+    def chunk_crcs_of(self, content: bytes, begin: int = 0) -> list[int]:
+        """Give the CRC-32 of each chunk of a file range, by zlib."""
+        end, step = begin + len(content), self.chunk_bytes
+        cuts = [begin, *range((begin // step + 1) * step, end, step), end]
+        return [zlib.crc32(content[a - begin : b - begin]) for a, b in itertools.pairwise(cuts)]
+
     def close(self) -> None:
         """Close what was opened, the last first."""
         self._stack.close()
+
+    def require_nothing_left(self) -> None:
+        """Check that all has been given back, when the engines are closed, and nothing misused."""
+        for library in (self.cuda, self.cufile):
+            if library is None:
+                continue
+            # The real libcufile unlocks its own pages in a thread without a context, which fails.
+            names = [n for n in LEFTOVERS if self.name != "real-cufile" or "host" not in n]
+            left = {name: library.stat(name) for name in names if library.stat(name)}
+            if left:
+                raise AssertionError(f"left over or misused: {left}")
 
 
 @contextlib.contextmanager
@@ -236,9 +304,14 @@ def open_lane(name: str, directory: Path):
     """Open a lane for one test."""
     lane = Lane(name, directory)
     if name in FAKE_LANES:
-        for library, kind in (("cuda", FakeCuda), ("cufile", FakeCufile)):
+        kinds = (
+            {"cuda": FakeCuda}
+            if name == "real-cufile"
+            else {"cuda": FakeCuda, "cufile": FakeCufile}
+        )
+        for library, kind in kinds.items():
             path = os.environ[f"GDSCKPT_LIB{library.upper()}"]
-            if os.path.exists(path):  # noqa: PTH110 - a string from the environment
+            if Path(path).exists():
                 setattr(lane, library, kind(path))
     with contextlib.closing(lane):
         yield lane
@@ -259,19 +332,17 @@ def crcs(raw: bytes) -> list[int]:
     return list(array("I", raw))
 
 
-def chunk_crcs_of(content: bytes, begin: int = 0, chunk_bytes: int = CHUNK_BYTES) -> list[int]:
-    """Give the CRC-32 of each chunk of a file range, by zlib."""
-    end = begin + len(content)
-    cuts = [begin, *range((begin // chunk_bytes + 1) * chunk_bytes, end, chunk_bytes), end]
-    return [
-        zlib.crc32(content[a - begin : b - begin]) for a, b in zip(cuts, cuts[1:], strict=False)
-    ]
-
-
 def finish(transfer: native.Transfer) -> native.Transfer:
     """Wait for a transfer, and raise what went wrong."""
     base.wait(transfer)
     return transfer
+
+
+def drop_cache(file: native.File) -> None:
+    """Have the next reader of a file go to the drive."""
+    with Path(file.path).open("rb") as stream:
+        os.fsync(stream.fileno())
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def error_of(kind: type[Exception], call: Callable[..., object], *arguments: object) -> Exception:
@@ -281,3 +352,9 @@ def error_of(kind: type[Exception], call: Callable[..., object], *arguments: obj
     except kind as error:
         return error.with_traceback(None)
     raise AssertionError(f"no {kind.__name__} was raised")
+
+
+def may_leave(test):
+    """Mark a test whose faults keep something from being given back."""
+    test.may_leave = True
+    return test

@@ -4,9 +4,11 @@ Reads one JSON object a line: ``path`` and ``function`` of the test, its ``argum
 ``directory``. Writes one a line: ``failure``, the text of what went wrong, empty if nothing did.
 """
 
+import atexit
 import contextlib
 import faulthandler
 import functools
+import gc
 import importlib.util
 import inspect
 import json
@@ -50,6 +52,11 @@ def run(job, lane_name, out):
         if "tmp_path" in parameters:
             arguments["tmp_path"] = Path(job["directory"])
         function(lane=lane, **arguments)
+        lane.close()
+        gc.collect()  # errors that a test has caught hold frames, and these hold transfers
+        atexit._run_exitfuncs()  # closes what the library itself has open, as the interpreter would
+        if not getattr(function, "may_leave", False):
+            lane.require_nothing_left()
 
 
 def run_child(job, lane_name, out):

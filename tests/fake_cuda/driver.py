@@ -24,6 +24,7 @@ class Driver:
 
     def __init__(self, cuda: FakeCuda) -> None:
         self._library = cuda.library
+        self._made: list[tuple[str, int]] = []
         self.check("cuInit", 0)
 
     def code(self, function: str, *arguments: object) -> int:
@@ -62,8 +63,17 @@ class Driver:
 
     def stream(self) -> int:
         """Make a stream that does not wait for the default stream."""
-        return self.get("cuStreamCreate", NON_BLOCKING)
+        return self._make("cuStreamDestroy_v2", self.get("cuStreamCreate", NON_BLOCKING))
 
     def event(self) -> int:
         """Make an event."""
-        return self.get("cuEventCreate", DISABLE_TIMING)
+        return self._make("cuEventDestroy_v2", self.get("cuEventCreate", DISABLE_TIMING))
+
+    def _make(self, destroy: str, handle: int) -> int:
+        self._made.append((destroy, handle))
+        return handle
+
+    def destroy(self) -> None:
+        """Destroy the streams and events that were made here."""
+        while self._made:
+            self.code(*self._made.pop())
