@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "core/nvtx.hpp"
 #include "engine/cufile_io.hpp"
 #include "engine/cufile_policy.hpp"
 #include "engine/device.hpp"
@@ -46,6 +47,7 @@ std::uint64_t CuFilePath::write(const Extent& extent, FileRange range) {
   if (handle == nullptr) return range.begin;
   wait_for_producers();
   const ContextScope scope(Device::get(extent.device));
+  const NvtxRange moving(NvtxName::kWrite, range.nbytes());
   return CuFileIo(file_, *handle).write(extent.address, range.begin - extent.file_offset, range);
 }
 
@@ -54,6 +56,7 @@ std::uint64_t CuFilePath::read(const Extent& extent, FileRange range) {
   if (handle == nullptr) return range.begin;
   wait_for_producers();
   const ContextScope scope(Device::get(extent.device));
+  const NvtxRange moving(NvtxName::kRead, range.nbytes());
   return CuFileIo(file_, *handle).read(extent.address, range.begin - extent.file_offset, range);
 }
 

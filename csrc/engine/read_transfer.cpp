@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/crc32.hpp"
+#include "core/nvtx.hpp"
 #include "engine/write_plan.hpp"
 
 namespace gdsckpt {
@@ -22,6 +23,11 @@ std::uint64_t sum_nbytes(const std::vector<Extent>& extents) noexcept {
   return nbytes;
 }
 
+IoTally read_direct(PosixIo io, std::uint8_t* data, FileRange range) {
+  const NvtxRange reading(NvtxName::kRead, range.nbytes());
+  return io.read_direct(data, range);
+}
+
 /// Reads `range` through the page cache in blocks and returns its CRC32. The blocks follow each
 /// other at `data`, or all go to the same place when they are not `kept`.
 std::uint32_t read_blocks(PosixIo io, std::uint8_t* data, FileRange range, bool kept) {
@@ -30,6 +36,7 @@ std::uint32_t read_blocks(PosixIo io, std::uint8_t* data, FileRange range, bool 
     const FileRange block{position, std::min(range.end, position + kBlockBytes)};
     std::uint8_t* const dest = kept ? data + (position - range.begin) : data;
     try {
+      const NvtxRange reading(NvtxName::kRead, block.nbytes());
       io.read_buffered(dest, block);
     } catch (const ShortTransferError& error) {
       // Told in terms of the whole range, which the reader of the message knows.
@@ -37,6 +44,7 @@ std::uint32_t read_blocks(PosixIo io, std::uint8_t* data, FileRange range, bool 
           {error.context().op, error.context().path, range.begin, range.nbytes()},
           block.begin - range.begin + error.actual_bytes());
     }
+    const NvtxRange checking(NvtxName::kChecksum, block.nbytes());
     crc = crc32(crc, dest, block.nbytes());
     position = block.end;
   }
@@ -121,11 +129,16 @@ void ReadTransfer::read_through_slab(std::size_t index, const ReadRequest& reque
   const FileRange window = windows_[index].range;
   const SlabLease slab = slabs_near(device_of(request)).acquire();
   std::uint8_t* const data = slab.data() + request.range.begin % file().alignment();
-  if (is_direct)
+  if (is_direct) {
     // A request that direct I/O did not serve to its end counts as buffered.
-    is_direct = io().read_direct(slab.data(), request.range).buffered_bytes == 0;
-  else
+    is_direct = read_direct(io(), slab.data(), request.range).buffered_bytes == 0;
+  } else {
+    const NvtxRange reading(NvtxName::kRead, request.range.nbytes());
     io().read_buffered(data, request.range);
+  }
+  // One pass over the slab does both.
+  const NvtxRange copying(NvtxName::kCopy, request.range.nbytes());
+  const NvtxRange checking(NvtxName::kChecksum, request.range.nbytes());
   DeviceCopies copies(streams_);
   for_each_piece(extents_, request.first_extent, request.range, [&](const Piece& piece) {
     const std::uint8_t* const source = data + (piece.begin - request.range.begin);
@@ -173,8 +186,9 @@ void ScanTransfer::run_window(std::size_t index) {
   const FileRange window = WindowGrid(range_, chunk_bytes_).window(index);
   const SlabLease slab = slabs().acquire();
   if (file().is_direct() && !io().is_resident(window)) {
-    const IoTally tally = io().read_direct(slab.data(), window);
+    const IoTally tally = read_direct(io(), slab.data(), window);
     const std::uint8_t* const data = slab.data() + window.begin % file().alignment();
+    const NvtxRange checking(NvtxName::kChecksum, window.nbytes());
     chunk_crcs_[index] = crc32(0, data, window.nbytes());
     return add_done(tally);
   }

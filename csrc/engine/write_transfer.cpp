@@ -9,6 +9,7 @@
 
 #include "core/crc32.hpp"
 #include "core/error.hpp"
+#include "core/nvtx.hpp"
 
 namespace gdsckpt {
 namespace {
@@ -17,6 +18,12 @@ namespace {
 std::array<std::uint8_t, kCrcSlotBytes> little_endian(std::uint32_t crc) noexcept {
   return {static_cast<std::uint8_t>(crc), static_cast<std::uint8_t>(crc >> 8),
           static_cast<std::uint8_t>(crc >> 16), static_cast<std::uint8_t>(crc >> 24)};
+}
+
+std::uint64_t sum_nbytes(const std::vector<FileRange>& ranges) noexcept {
+  std::uint64_t nbytes = 0;
+  for (const FileRange range : ranges) nbytes += range.nbytes();
+  return nbytes;
 }
 
 [[noreturn]] void raise_changed(const std::string& path, const Piece& piece, std::uint32_t expected,
@@ -53,10 +60,15 @@ void WriteTransfer::run_window(std::size_t index) {
   const SlabLease slab = slabs_near(device_of(window)).acquire();
   // Direct I/O wants memory and file offset alike modulo the alignment.
   std::uint8_t* const data = slab.data() + window.begin % file().alignment();
-  fetch_from_devices(window, rest, data);
-  gather(index, window, sent, data);
-  fill_slots(window, data);
+  {
+    const NvtxRange copying(NvtxName::kCopy, sum_nbytes(rest));
+    fetch_from_devices(window, rest, data);
+    const NvtxRange checking(NvtxName::kChecksum, sum_nbytes(rest));
+    gather(index, window, sent, data);
+    fill_slots(window, data);
+  }
   for (const FileRange range : rest) {
+    const NvtxRange writing(NvtxName::kWrite, range.nbytes());
     add_done(io().write(data + (range.begin - window.begin), range));
   }
 }
