@@ -29,6 +29,18 @@ PARENTS = {
     "StateMismatchError": {RuntimeError},
     "TimeoutExpiredError": {TimeoutError},
     "TornSnapshotError": {RuntimeError},
+    "StoreError": {GdsckptError},
+    "ObjectNotFoundError": {errors.StoreError, FileNotFoundError},
+    "AccessDeniedError": {errors.StoreError, PermissionError},
+}
+
+STORE_FIELDS = {
+    "op": "put_part",
+    "key": "run/shard.pt",
+    "attempts": 3,
+    "status": 503,
+    "code": "SlowDown",
+    "retryable": False,
 }
 
 FIELDS = {
@@ -80,6 +92,9 @@ FIELDS = {
     },
     "TimeoutExpiredError": {"what": "rank 3", "timeout_s": 1.5},
     "TornSnapshotError": {"names": ("layer.weight",)},
+    "StoreError": STORE_FIELDS,
+    "ObjectNotFoundError": STORE_FIELDS,
+    "AccessDeniedError": STORE_FIELDS,
 }
 
 ERRORS = [
@@ -179,6 +194,24 @@ def test_os_error_children_have_errno_and_filename(name, number):
         assert each.errno == number
         assert each.filename == "/nvme/a.pt"
         assert each.strerror
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("ObjectNotFoundError", errno.ENOENT), ("AccessDeniedError", errno.EACCES)],
+)
+def test_store_errors_that_are_os_errors_have_errno_and_filename(name, number):
+    exc = make(getattr(errors, name))
+    for each in (exc, pickle.loads(pickle.dumps(exc))):
+        assert each.errno == number
+        assert each.filename == "run/shard.pt"
+        assert each.strerror
+
+
+def test_store_error_says_of_each_instance_whether_it_is_retryable():
+    exc = errors.StoreError("x", retryable=True)
+    assert exc.retryable
+    assert pickle.loads(pickle.dumps(exc)).retryable
 
 
 def test_timeout_error_has_errno():
