@@ -11,7 +11,7 @@ import threading
 from array import array
 from collections.abc import Iterator
 
-from gdsckpt import kernels, native
+from gdsckpt import kernels, native, tracing
 from gdsckpt.config import Config
 from gdsckpt.engine.base import ROW_WIDTH, DeviceChecksums, Transfer
 
@@ -170,7 +170,8 @@ class CuFileRead:
             for index in indices:
                 begin = index * ROW_WIDTH
                 pieces.extend(self._extents[begin : begin + 2])
-            found = self._checksums.crc32_pieces(pieces, device)
+            with tracing.stage("checksum", sum(pieces[1::2])):
+                found = self._checksums.crc32_pieces(pieces, device)
             for index, crc in zip(indices, found, strict=True):
                 crcs[index] = crc
 
@@ -223,10 +224,11 @@ def _crcs_of_pieces(
             pieces.setdefault(device, array("Q")).extend((address + done, piece))
             order.append(device)
             done += piece
-    found = {
-        device: checksums.crc32_pieces(rows, device, stream=_producer_of(device, streams))
-        for device, rows in pieces.items()
-    }
+    found = {}
+    for device, rows in pieces.items():
+        with tracing.stage("checksum", sum(rows[1::2])):
+            stream = _producer_of(device, streams)
+            found[device] = checksums.crc32_pieces(rows, device, stream=stream)
     if len(found) == 1:
         return next(iter(found.values()))
     rest = {device: iter(crcs) for device, crcs in found.items()}
