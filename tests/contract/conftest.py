@@ -5,10 +5,12 @@ settled when it is first loaded, so a lane has a server process with its environ
 runs in a forked child of it, which no other test has left anything in.
 """
 
+import functools
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -70,7 +72,21 @@ def environment_of(lane, commands):
             **real_cufile.environment(),
             "GDSCKPT_LIBCUFILE": str(real_cufile.library()),
         }
-    return stand_ins.environment(**commands)
+    commands = dict(commands)
+    stages = {"NVTX_INJECTION64_PATH": str(stage_clock())} if commands.pop("stages", False) else {}
+    return {**stand_ins.environment(**commands), **stages}
+
+
+@functools.cache
+def stage_clock():
+    """Build the library that makes stages take time, for NVTX to load."""
+    made = Path(tempfile.mkdtemp(prefix="gdsckpt-stage-clock-")) / "stage_clock.so"
+    includes = [f"-isystem{path}" for path in stand_ins.header_directories("nvtx3/nvToolsExt.h")]
+    stand_ins.run_compiler(
+        *("-shared", "-fPIC", "-O1", "-std=c++17", "-pthread", "-Wall", "-Wextra", "-Werror"),
+        *(*includes, HERE / "stage_clock.cpp", "-o", made),
+    )
+    return made
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +115,7 @@ def lane(request, servers, tmp_path):
 def pytest_configure(config):
     config.addinivalue_line("markers", "lanes(*names): lanes that a contract test runs in")
     config.addinivalue_line(
-        "markers", "stand_ins(cuda='', cufile='', without=()): environment of the stand-ins"
+        "markers", "stand_ins(cuda, cufile, without, stages): what the processes of a test have"
     )
 
 

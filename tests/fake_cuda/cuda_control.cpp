@@ -9,6 +9,10 @@ bool execute_own(const Command& command) {
   const bool is_of_stream = command.verb == "hold" || command.verb == "step" ||
                             (command.verb == "release" && command.words.empty());
   if (is_of_stream) return command.words.empty() && control_stream(command);
+  if (command.verb == "restore") {
+    restore_devices();
+    return command.words.empty() && command.values.empty();
+  }
   if (command.verb == "lose") {
     const int64_t device = command.value("device", -1);
     if (device < 0 || device >= kMaxDevices) return false;

@@ -35,22 +35,22 @@ KINDS = {"device": 0, "mapped": 1, "managed": 2, "pool": 3}
 """How device memory was made: by cuMemAlloc, cuMemMap, cuMemAllocManaged, cuMemAllocAsync."""
 
 
-def header_directories() -> list[Path]:
-    """Give the directories of cuda.h and cufile.h.
+def header_directories(*names: str) -> list[Path]:
+    """Give the directories of NVIDIA's headers, by default of cuda.h and cufile.h.
 
     Raises:
         FileNotFoundError: One of them is missing, so the tests are not set up.
     """
     paths = sysconfig.get_paths()
     found = []
-    for name in ("cuda.h", "cufile.h"):
+    for name in names or ("cuda.h", "cufile.h"):
         for root, pattern in (
             *((Path(paths[key]), "nvidia/*/include") for key in ("purelib", "platlib")),
             (Path("/usr/local"), "cuda*/include"),
         ):
             hits = sorted(root.glob(f"{pattern}/{name}"))
             if hits:
-                found.append(hits[-1].parent)
+                found.append(hits[-1].parents[name.count("/")])
                 break
         else:
             raise FileNotFoundError(
@@ -179,12 +179,13 @@ class FakeLibrary:
         now on fail with C (K below 0: all of them; P: so many of 1000, at random).
         ``short F bytes=B``, ``flip F bit=B``, ``misplace F bytes=B``: as ``fault``, for transfers.
         ``hang F`` and ``release F``; ``delay F us=U``; ``set NAME=VALUE ...``; ``clear``: no more
-        rules and delays. F may be ``*``. Of libcuda, also: ``hold`` and ``release [stream=S]
-        [device=D]``, ``step stream=S [count=K]``; ``lose device=D [code=C]``; ``attribute device=D
-        number=A value=V``; ``set devices=N driver_version=V memory_bytes=B host_bytes_max=B
-        late_us=U hold_new=1 strict=0``. Copies, fills and kernels can fail when they run, and are
-        then called ``dtoh``, ``htod``, ``dtod``, ``memset``, ``kernel``: their device is lost with
-        the code.
+        rules and delays. F may be ``*``.
+
+        Of libcuda, also: ``hold`` and ``release [stream=S] [device=D]``, ``step stream=S
+        [count=K]``; ``lose device=D [code=C]`` and ``restore``; ``attribute device=D number=A
+        value=V``; ``set devices=N driver_version=V memory_bytes=B host_bytes_max=B late_us=U
+        hold_new=1 strict=0``. Copies, fills and kernels can fail when they run, and are then called
+        ``dtoh``, ``htod``, ``dtod``, ``memset``, ``kernel``: their device is lost with the code.
         """
         if self.library.fake_command(command.encode()) != 0:
             raise ValueError(f"not understood: {command!r}")
