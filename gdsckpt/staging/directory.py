@@ -76,8 +76,7 @@ def write_directory(
     Raises:
         StorageError: An operation failed; the directory's checkpoint is what it was.
     """
-    _make(directory, config)
-    with _locked(directory):
+    with prepared(directory, config):
         attempt = secrets.token_hex(8)
         name = shard_name(0, attempt)
         with _removed_unless_committed(directory, attempt, name):
@@ -93,9 +92,21 @@ def write_directory(
                 engine_reasons=written.engine_reasons,
                 shards=(entry,),
             )
-            _commit(directory, manifest, config)
-        _remove_other_shards(directory, manifest)
+            commit(directory, manifest_format.encode(manifest), config)
+        remove_other_shards(directory, manifest)
     return manifest, written
+
+
+@contextlib.contextmanager
+def prepared(directory: Path, config: Config) -> Iterator[None]:
+    """Make a checkpoint directory if it is absent, and keep other saves out of it meanwhile.
+
+    Raises:
+        StorageError: It cannot be made or opened.
+    """
+    _make(directory, config)
+    with _locked(directory):
+        yield
 
 
 def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
@@ -104,6 +115,17 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
     Raises:
         CheckpointNotFoundError: There is none: the directory is no checkpoint, or not yet.
         FormatError: It is damaged.
+    """
+    raw = read_raw_manifest(directory)
+    return manifest_format.decode(raw, str(Path(directory) / MANIFEST_NAME))
+
+
+def read_raw_manifest(directory: str | os.PathLike[str]) -> bytes:
+    """Read the manifest of a directory as it stands.
+
+    Raises:
+        CheckpointNotFoundError: There is none.
+        FormatError: It is larger than any manifest.
     """
     path = Path(directory) / MANIFEST_NAME
     try:
@@ -126,7 +148,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
             path=str(path),
             offset=0,
         )
-    return manifest_format.decode(raw, str(path))
+    return raw
 
 
 @contextlib.contextmanager
@@ -181,21 +203,35 @@ def open_listed_shard(
         raise storage_error_from(error, op="open", path=os.fspath(directory)) from error
     try:
         with reader.open_shard(entry.name, direct_io=direct_io, dir_fd=dir_fd) as shard:
-            if shard.nbytes != entry.nbytes:
-                path = os.path.join(directory, entry.name)  # noqa: PTH118 - only shown
-                raise FormatError(
-                    f"{path} has {shard.nbytes} bytes, but the manifest names {entry.nbytes}. "
-                    "Use another checkpoint.",
-                    path=path,
-                    offset=min(shard.nbytes, entry.nbytes),
-                )
-            index = shard.find(TABLE_NAME)
-            table = b"" if index is None else shard.read_record(index)
-            if hashlib.sha256(table).hexdigest() != entry.table_sha256:
-                raise not_as_listed(shard)
+            path = os.path.join(directory, entry.name)  # noqa: PTH118 - only shown
+            require_as_listed(shard, entry, path)
             yield shard
     finally:
         os.close(dir_fd)
+
+
+def require_as_listed(shard: Shard, entry: ShardEntry, path: str) -> None:
+    """Refuse a shard that has not the size or the chunk table that the manifest names.
+
+    Args:
+        shard: An open shard.
+        entry: What the manifest says of it.
+        path: For messages.
+
+    Raises:
+        FormatError: It is another one, or damaged.
+    """
+    if shard.nbytes != entry.nbytes:
+        raise FormatError(
+            f"{path} has {shard.nbytes} bytes, but the manifest names {entry.nbytes}. "
+            "Use another checkpoint.",
+            path=path,
+            offset=min(shard.nbytes, entry.nbytes),
+        )
+    index = shard.find(TABLE_NAME)
+    table = b"" if index is None else shard.read_record(index)
+    if hashlib.sha256(table).hexdigest() != entry.table_sha256:
+        raise not_as_listed(shard)
 
 
 def not_as_listed(shard: Shard) -> FormatError:
@@ -276,9 +312,18 @@ def _is_committed(directory: Path, attempt: str) -> bool:
         return True
 
 
-def _commit(directory: Path, manifest: Manifest, config: Config) -> None:
+def commit(directory: Path, raw: bytes, config: Config) -> None:
+    """Put a manifest in place: from now on it is the directory's checkpoint.
+
+    Args:
+        directory: A prepared directory that has the shards.
+        raw: The encoded manifest.
+        config: Settings.
+
+    Raises:
+        StorageError: It was not, unless ``path`` of the error is the directory.
+    """
     target = directory / MANIFEST_NAME
-    raw = manifest_format.encode(manifest)
     with files.temporary_file(target) as (fd, temporary):
         try:
             files.write_all(fd, raw)
@@ -289,7 +334,7 @@ def _commit(directory: Path, manifest: Manifest, config: Config) -> None:
         files.rename_durably(temporary, target, fsync=config.fsync)
 
 
-def _remove_other_shards(directory: Path, manifest: Manifest) -> None:
+def remove_other_shards(directory: Path, manifest: Manifest) -> None:
     """Remove what the manifest does not name; the save has succeeded, whatever comes of this."""
     try:
         for path in abandoned_shards(directory, manifest):

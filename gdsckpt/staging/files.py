@@ -350,7 +350,7 @@ def set_mode(fd: int, path: str, mode: int) -> None:
         raise storage_error_from(error, op="fchmod", path=path) from error
 
 
-def write_all(fd: int, raw: bytes, offset: int = 0) -> None:
+def write_all(fd: int, raw: bytes | memoryview, offset: int = 0) -> None:
     """Write all of ``raw`` at ``offset``; short writes are continued, OSError is the caller's."""
     done = 0
     while done < len(raw):

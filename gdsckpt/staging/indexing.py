@@ -54,12 +54,7 @@ def index_file(file: files.OpenFile) -> Shard:
         ChecksumError: The tail of one of our own files is damaged.
     """
     nbytes = os.fstat(file.fd).st_size
-    end_bytes = read_at(
-        file.fd,
-        file.path,
-        max(0, nbytes - zipfmt.END_SEARCH_BYTES),
-        min(nbytes, zipfmt.END_SEARCH_BYTES),
-    )
+    end_bytes = _read_end(file, nbytes)
     begins_as_ours = _begins_as_ours(file, nbytes)
     ends_as_ours = footer.has_magic(end_bytes)
     if begins_as_ours and ends_as_ours:
@@ -73,6 +68,28 @@ def index_file(file: files.OpenFile) -> Shard:
     if any(entry.name.endswith(_TABLE_SUFFIX) for entry in entries):
         raise _half_marked(file.path, nbytes, begins_as_ours=False)
     return _shard(file, nbytes, entries, end, None)
+
+
+def has_our_marks(file: files.OpenFile) -> bool:
+    """Tell whether an open file begins or ends as one of ours: if so, it is ours or damaged."""
+    nbytes = os.fstat(file.fd).st_size
+    return _begins_as_ours(file, nbytes) or footer.has_magic(_read_end(file, nbytes))
+
+
+def record_headers(file: files.OpenFile) -> list[int]:
+    """Give the file offset of each local header of a zip archive; none where it is none.
+
+    Raises:
+        FormatError: Its directory is damaged.
+    """
+    nbytes = os.fstat(file.fd).st_size
+    end = zipfmt.find_end(_read_end(file, nbytes), nbytes, file.path)
+    return [] if end is None else [entry.header_offset for entry in _read_directory(file, end)]
+
+
+def _read_end(file: files.OpenFile, nbytes: int) -> bytes:
+    end_nbytes = min(nbytes, zipfmt.END_SEARCH_BYTES)
+    return read_at(file.fd, file.path, nbytes - end_nbytes, end_nbytes)
 
 
 _TABLE_SUFFIX = f"/{TABLE_NAME}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -136,13 +138,33 @@ class Shard:
         return decoded
 
 
+_providers: dict[int, Callable[[int, int], None]] = {}
+
+
+@contextlib.contextmanager
+def provided(fd: int, provide: Callable[[int, int], None]) -> Iterator[None]:
+    """Have ``provide`` called with (offset, nbytes) before bytes of a descriptor are read.
+
+    For files that are filled when they are read. Only :func:`read_at` asks for them: what reads a
+    descriptor by itself has to see to it that the bytes are there.
+    """
+    _providers[fd] = provide
+    try:
+        yield
+    finally:
+        del _providers[fd]
+
+
 def read_at(fd: int, path: str, offset: int, nbytes: int) -> bytes:
     """Read exactly ``nbytes`` at ``offset``; short reads are continued.
 
     Raises:
         ShortTransferError: The file ends before.
         StorageError: A read failed.
+        GdsckptError: What provides the bytes failed.
     """
+    if fd in _providers:
+        _providers[fd](offset, nbytes)
     parts: list[bytes] = []
     done = 0
     while done < nbytes:
