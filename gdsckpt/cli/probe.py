@@ -40,8 +40,9 @@ def _print(report: ProbeReport) -> None:
         if step.mend:
             _print_hanging(f"{'':<{width + 8}}-> ", step.mend)
     output.line()
-    engine = report.engine or "none"
-    output.line(f"engine {engine}: {'; '.join(report.engine_reasons)}")
+    output.line(f"engine {report.engine or 'none'}:")
+    for reason in report.engine_reasons:
+        _print_hanging("  ", reason)
 
 
 def _print_hanging(head: str, text: str) -> None:

@@ -96,8 +96,8 @@ def probe(directory: str | os.PathLike[str] = ".", *, config: Config | None = No
 
 def _engine_step(config: Config, decision: Decision) -> ProbeStep:
     """Say whether the setting ``engine`` can be met: a demand that cannot makes saves fail."""
-    reason = f"engine={config.engine}: " + (decision.name or "; ".join(decision.reasons))
-    mend = "" if decision.name else "Set engine=auto, or mend what is said above."
+    reason = f"engine={config.engine}: {decision.name or 'cannot be used'}"
+    mend = "" if decision.name else "Set engine=auto, or mend what is said below."
     return ProbeStep("engine", ok=bool(decision.name), needed=True, reason=reason, mend=mend)
 
 

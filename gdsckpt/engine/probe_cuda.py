@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,6 +20,8 @@ LOOK_TIMEOUT_S = 20.0
 
 CHECKSUMS_TIMEOUT_S = 60.0
 """Numba compiles a kernel."""
+
+_REASON_MAX_LENGTH = 300  # numba lists whole directories
 
 _LOOK_AT_DRIVER = "Look at 'nvidia-smi' and the kernel log."
 
@@ -190,9 +193,8 @@ def tried_checksums_finding(libcuda: str, *, timeout_s: float = CHECKSUMS_TIMEOU
         return cheap
     request = {"libcuda": libcuda, "folders": [entry for entry in sys.path if entry]}
     outcome = probe_process.run("checksums", request, timeout_s=timeout_s)
-    reason = f"{cheap.step.reason}: " + (
-        outcome.failure or "a checksum taken on the GPU agrees with zlib's"
-    )
+    found = outcome.failure or "a checksum taken on the GPU agrees with zlib's"
+    reason = textwrap.shorten(f"{cheap.step.reason}: {found}", _REASON_MAX_LENGTH)
     mend = outcome.mend or "pip install 'gdsckpt[gpu]', for the CUDA version of the driver"
     return Finding(
         ProbeStep(

@@ -81,13 +81,15 @@ class Sources:
     Attributes:
         tree: What the kernel shows of itself.
         locate: What directories lie on.
-        checksums: Whether checksums can be taken on GPUs.
+        checksums: Whether checksums can be taken on GPUs, as far as that shows without trying.
+        try_checksums: Takes one, by the libcuda of the settings.
         run_trial: See :func:`gdsckpt.engine.probe_trial.run_trial`.
     """
 
     tree: HostTree = field(default_factory=HostTree)
     locate: Callable[[Path], tuple[str, Mount | None]] = locate
     checksums: Callable[[], Finding] = probe_cuda.checksums_finding
+    try_checksums: Callable[[str], Finding] = probe_cuda.tried_checksums_finding
     run_trial: Callable[[Path, str, TrialSettings], Trial] = probe_trial.run_trial
 
 
@@ -142,32 +144,28 @@ class CuFileProbe:
                 self._verdicts[known_as] = verdict
         return verdict
 
-    def verdict_anew(
-        self, where: Path, gpus: Sequence[Gpu], checksums: Finding | None = None
-    ) -> Verdict:
-        """As ``verdict``, with trials of all GPUs whatever is known; they are remembered.
+    def verdict_anew(self, where: Path, gpus: Sequence[Gpu]) -> Verdict:
+        """As ``verdict``, with all that can be tried, whatever is known; trials are remembered.
 
         Args:
             where: The directory.
-            gpus: For which; may be none.
-            checksums: What came out when a checksum was taken on a GPU.
+            gpus: At least one.
         """
-        findings = self.findings(where, gpus)
-        shown = (*findings[:-1], checksums) if checksums else findings
+        cheap = self.cheap_verdict(where, gpus)
+        if cheap.obstacles:
+            return cheap
+        checksums = self._sources.try_checksums(self.settings.libcuda)
+        findings = (*cheap.findings[:-1], checksums)
         trials = []
-        if not any(finding.rules_out for finding in shown):
-            for gpu in gpus:
-                trial = self._sources.run_trial(where, gpu.uuid, self.settings)
-                probe_trial.keep_trial(self._cache, self._key(where, gpu), trial)
-                trials.append((gpu, trial))
-        return self._verdict(shown, trials)
+        for gpu in gpus if not checksums.rules_out else ():
+            trial = self._sources.run_trial(where, gpu.uuid, self.settings)
+            probe_trial.keep_trial(self._cache, self._key(where, gpu), trial)
+            trials.append((gpu, trial))
+        return self._verdict(findings, trials)
 
-    def cheap_verdict(
-        self, where: Path, gpus: Sequence[Gpu], checksums: Finding | None = None
-    ) -> Verdict:
-        """As ``verdict_anew``, without any trial: for a machine on which none can be made."""
-        findings = self.findings(where, gpus)
-        return self._verdict((*findings[:-1], checksums) if checksums else findings, [])
+    def cheap_verdict(self, where: Path, gpus: Sequence[Gpu]) -> Verdict:
+        """As ``verdict_anew``, without any trial."""
+        return self._verdict(self.findings(where, gpus), [])
 
     def _find_out(self, where: Path, gpus: Sequence[Gpu], *, retry: bool) -> Verdict:
         findings = self.findings(where, gpus)

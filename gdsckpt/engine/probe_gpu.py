@@ -38,13 +38,8 @@ def examine(where: Path, prober: CuFileProbe) -> GpuReport:
     """
     settings = prober.settings
     found = probe_cuda.look(settings.libcuda, cufile_library.candidates(settings.libcufile))
-    checksums = probe_cuda.tried_checksums_finding(settings.libcuda) if found.gpus else None
-    has_all = bool(found.gpus) and not found.cufile_missing
-    verdict = (
-        prober.verdict_anew(where, found.gpus, checksums)
-        if has_all
-        else prober.cheap_verdict(where, found.gpus, checksums)
-    )
+    can_try = bool(found.gpus) and not found.cufile_missing
+    verdict = (prober.verdict_anew if can_try else prober.cheap_verdict)(where, found.gpus)
     steps = (
         *probe_cuda.cuda_steps(found),
         *(finding.step for finding in verdict.findings),
@@ -61,7 +56,7 @@ def _why_not(found: Look, verdict: Verdict) -> str:
         return "there is no GPU"
     ruled_out = [finding.step.name for finding in verdict.findings if finding.rules_out]
     ruled_out += ["cufile_library"] if found.cufile_missing else []
-    return f"in vain without {', '.join(ruled_out)}"
+    return f"{', '.join(ruled_out)} rule it out"
 
 
 def _kvikio_step() -> ProbeStep:

@@ -19,6 +19,7 @@ from gdsckpt.engine.probe_step import Finding, ProbeStep
 from gdsckpt.engine.probe_trial import Trial, TrialSettings
 from gdsckpt.engine.trial_cache import TrialCache
 
+CHECKSUMS = Finding(ProbeStep("device_checksums", ok=True, reason="there"))
 WON = {"cufile_bytes_per_s": 3e9, "pinned_bytes_per_s": 1e9}
 LOST = {"cufile_bytes_per_s": 1e9, "pinned_bytes_per_s": 3e9}
 
@@ -37,6 +38,7 @@ class Machine:
         num_trials: So many were made.
         race: Rates of the race: it is not run, as the stand-ins tell nothing of speed.
         place: File system and mount of all directories.
+        timeout_s: Limit of a trial, from the next start on.
     """
 
     def __init__(self, directory: Path, *, is_set_up: bool = False) -> None:
@@ -45,6 +47,7 @@ class Machine:
         self.directory = directory
         self.num_trials = 0
         self.race = WON
+        self.timeout_s = 60.0
         self.place = ("ext4", EXT4)
         self.checksums = Checksums()
         expect_stand_ins()
@@ -61,14 +64,15 @@ class Machine:
             libcuda=os.environ["GDSCKPT_LIBCUDA"],
             libcufile=os.environ["GDSCKPT_LIBCUFILE"],
             io_threads=2,
-            timeout_s=60.0,
+            timeout_s=self.timeout_s,
             race_s=0.0,
             modules_path=MODULES,
         )
         sources = Sources(
             tree=self.tree,
             locate=lambda where: self.place,
-            checksums=lambda: Finding(ProbeStep("device_checksums", ok=True, reason="there")),
+            checksums=lambda: CHECKSUMS,
+            try_checksums=lambda libcuda: CHECKSUMS,
             run_trial=self._run_trial,
         )
         probe = CuFileProbe(settings, TrialCache(self.directory / "cache"), sources)

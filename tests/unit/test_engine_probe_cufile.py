@@ -26,7 +26,8 @@ class Machine:
         outcomes: Of the trials to come; the last one again and again.
         tried: UUIDs of the GPUs, in the order of their trials.
         place: File system and mount of all directories.
-        checksums: What is found of them.
+        has_numba: Whether what takes checksums on GPUs is installed.
+        checksums: What is found when one is taken.
     """
 
     def __init__(self, tmp_path):
@@ -35,6 +36,7 @@ class Machine:
         self.outcomes = [PROVEN]
         self.tried = []
         self.place = ("ext4", EXT4)
+        self.has_numba = True
         self.checksums = CHECKSUMS
 
     def _run_trial(self, where, uuid, settings):
@@ -49,7 +51,8 @@ class Machine:
             Sources(
                 tree=self.tree,
                 locate=lambda where: self.place,
-                checksums=lambda: self.checksums,
+                checksums=lambda: CHECKSUMS if self.has_numba else NO_CHECKSUMS,
+                try_checksums=lambda libcuda: self.checksums,
                 run_trial=self._run_trial,
             ),
         )
@@ -154,9 +157,17 @@ def test_cheap_finding_makes_trials_needless(tmp_path, machine):
 
 
 def test_missing_checksums_make_trials_needless(tmp_path, machine):
-    machine.checksums = NO_CHECKSUMS
+    machine.has_numba = False
     verdict = machine.probe().verdict(tmp_path, [gpu()])
     assert verdict.obstacles == [("numba-cuda is not installed", "pip")]
+    assert machine.tried == []
+
+
+def test_checksums_that_fail_make_trials_needless(tmp_path, machine):
+    machine.checksums = NO_CHECKSUMS
+    verdict = machine.probe().verdict_anew(tmp_path, [gpu()])
+    assert verdict.obstacles == [("numba-cuda is not installed", "pip")]
+    assert [f.step.name for f in verdict.findings].count("device_checksums") == 1
     assert machine.tried == []
 
 

@@ -89,9 +89,9 @@ def test_trial_failure_is_a_reason_with_its_mend(tmp_path, settings, cufile, sai
 
 @pytest.mark.parametrize("function", ["cuFileDriverOpen", "cuFileWrite", "cuFileDriverClose"])
 def test_trial_that_hangs_is_killed(tmp_path, settings, function):
-    found = settings(cufile=f"hang {function}", timeout_s=2.0)
+    found = settings(cufile=f"hang {function}", timeout_s=3.0)
     trial = probe_trial.run_trial(tmp_path, UUID, found)
-    assert trial.failure == f"the process had not ended during {function} after 2 s"
+    assert trial.failure == f"the process had not ended during {function} after 3 s"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -209,8 +209,8 @@ def test_look_at_a_driver_that_cannot_be_used(settings, cuda, said):
 
 def test_look_at_a_driver_that_hangs(settings):
     found = settings(cuda="hang cuInit")
-    look = probe_cuda.look(found.libcuda, [found.libcufile], timeout_s=1.0)
-    assert "had not ended during cuInit after 1 s" in look.cuda_missing
+    look = probe_cuda.look(found.libcuda, [found.libcufile], timeout_s=3.0)
+    assert "had not ended during cuInit after 3 s" in look.cuda_missing
     assert "it was not tried" in look.cufile_missing
     assert look.mend
 

@@ -7,8 +7,9 @@ from host_trees import DEVICE, gpu
 
 from gdsckpt import kernels, native
 from gdsckpt.config import Config
+from gdsckpt.engine import registry
 from gdsckpt.engine.probe_cufile import Verdict
-from gdsckpt.engine.probe_gpu import GpuReport
+from gdsckpt.engine.probe_gpu import GpuReport, examine
 from gdsckpt.engine.probe_step import Finding, ProbeStep
 from gdsckpt.engine.probe_trial import Trial
 from gdsckpt.engine.registry import choose_engine, decide, foresee
@@ -258,6 +259,44 @@ def test_demand_without_a_driver(tmp_path):
     with pytest.raises(EngineUnavailableError) as raised:
         choose(tmp_path, "cufile", [])
     assert raised.value.reasons[0].startswith("no CUDA driver: ")
+
+
+# A probe of all there is, as `gdsckpt probe` makes it.
+
+
+def steps_of(found):
+    return {step.name: step for step in found.steps}
+
+
+@in_child()
+def test_probe_tries_every_gpu_and_is_remembered(tmp_path):
+    machine = Machine(tmp_path)
+    found = examine(tmp_path, registry.cufile_probe(Config()))
+    assert machine.num_trials == 2
+    steps = steps_of(found)
+    assert steps["cufile_trial"].ok
+    assert "cuda:1: 16 MiB written and read back by p2pdma" in steps["cufile_trial"].reason
+    assert steps["cufile_race"].ok
+    assert foresee(Config(), found).name == "cufile"
+    machine.start()
+    assert choose(tmp_path).engine.name == "cufile"
+    assert machine.num_trials == 2
+    examine(tmp_path, registry.cufile_probe(Config()))
+    assert machine.num_trials == 4
+
+
+@in_child(cufile="hang cuFileDriverOpen")
+def test_probe_of_a_driver_that_hangs(tmp_path):
+    machine = Machine(tmp_path)
+    machine.timeout_s = 3.0
+    machine.start()
+    found = examine(tmp_path, registry.cufile_probe(Config()))
+    step = steps_of(found)["cufile_trial"]
+    assert not step.ok
+    assert "had not ended during cuFileDriverOpen after 3 s" in step.reason
+    assert foresee(Config(), found).name == "pinned"
+    assert choose(tmp_path).engine.name == "pinned"
+    assert machine.num_trials == 2  # of the probe: a new process believes it
 
 
 # Decisions, without anything behind them.
