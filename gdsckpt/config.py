@@ -102,7 +102,7 @@ def _setting(default: Any, meaning: str, **facts: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """The settings of a save, load or verify; checked when made.
+    """The settings of a save, load, verify, upload or fetch; checked when made.
 
     Sizes may be given as text with a unit (``"32MiB"``); afterwards they are numbers of bytes.
 
@@ -160,6 +160,49 @@ class Config:
         maximum=TiB,
         is_bytes=True,
     )
+    endpoint_url: str = _setting(
+        "",
+        "`https://HOST:PORT` of the object store; empty takes what boto3 finds: "
+        "`AWS_ENDPOINT_URL`, its configuration file, or Amazon S3.",
+        is_text=True,
+    )
+    addressing_style: str = _setting(
+        "auto",
+        "Whether the bucket is part of the host's name (`virtual`) or of the path (`path`); `auto` "
+        "leaves it to boto3.",
+        choices=("auto", "path", "virtual"),
+    )
+    allow_plain_http: bool = _setting(
+        False,
+        "Whether data may go unencrypted to an endpoint that is not on this machine.",
+        is_bool=True,
+    )
+    upload_part_bytes: int = _setting(
+        128 * MiB,
+        "Size of the parts of an upload; they grow where an object would have more than 10,000.",
+        minimum=5 * MiB,
+        maximum=5 * GiB,
+        is_bytes=True,
+    )
+    upload_concurrency: int = _setting(
+        8,
+        "Requests to an object store in flight at the same time; fewer while it says that it is "
+        "overloaded.",
+        minimum=1,
+        maximum=256,
+    )
+    store_attempts_max: int = _setting(
+        10,
+        "How often a request to an object store is tried; the waits between grow to 20 seconds.",
+        minimum=1,
+        maximum=1000,
+    )
+    store_timeout_s: int = _setting(
+        30,
+        "Seconds without any byte moved after which a request counts as failed.",
+        minimum=1,
+        maximum=3600,
+    )
     libcuda: str = _setting(
         "",
         "Absolute path of a library to load in the place of `libcuda.so.1`, for tests. Read from "
@@ -178,6 +221,7 @@ class Config:
         for name, setting in _settings().items():
             # The way of the dataclasses documentation to set a field of a frozen instance.
             object.__setattr__(self, name, setting.parse(name, getattr(self, name)))
+        _check_endpoint(self.endpoint_url)
         pool_min_bytes = SLABS_MIN * self.chunk_bytes
         if self.pinned_pool_bytes < pool_min_bytes:
             raise ConfigError(
@@ -252,6 +296,18 @@ that is not in this table raises `ConfigError`, in the environment too.
 | setting | default | allowed | meaning |
 |---|---|---|---|
 """
+
+
+def _check_endpoint(url: str) -> None:
+    scheme, separator, rest = url.partition("://")
+    if not url or (scheme in ("http", "https") and separator and rest and "@" not in rest):
+        return
+    # Not shown: what stands before an '@' is a secret.
+    raise ConfigError(
+        "endpoint_url is no address of a server. Give https://HOST:PORT, without a name or a "
+        "password in it.",
+        field="endpoint_url",
+    )
 
 
 def _settings() -> dict[str, _Setting]:

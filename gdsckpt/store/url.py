@@ -98,6 +98,8 @@ def _problem_of(key: str) -> str:
         return "it has a NUL"
     if key.startswith("/") or not _DOTS.isdisjoint(key.split("/")):
         return "it begins with '/' or has a part '.' or '..', which servers read as paths"
+    if key.endswith("/"):
+        return "it ends with '/', as prefixes do"
     return ""
 
 

@@ -20,6 +20,13 @@ DEFAULTS = {
     "fsync": True,
     "checksum": "crc32",
     "read_ahead_bytes": 256 * MIB,
+    "endpoint_url": "",
+    "addressing_style": "auto",
+    "allow_plain_http": False,
+    "upload_part_bytes": 128 * MIB,
+    "upload_concurrency": 8,
+    "store_attempts_max": 10,
+    "store_timeout_s": 30,
     "libcuda": "",
     "libcufile": "",
 }
@@ -43,6 +50,19 @@ ACCEPTED = [
     ("checksum", "none"),
     ("read_ahead_bytes", 0),
     ("read_ahead_bytes", TIB),
+    ("endpoint_url", ""),
+    ("endpoint_url", "http://127.0.0.1:8333"),
+    ("endpoint_url", "https://s3.example.com"),
+    ("addressing_style", "virtual"),
+    ("allow_plain_http", True),
+    ("upload_part_bytes", 5 * MIB),
+    ("upload_part_bytes", 5 * GIB),
+    ("upload_concurrency", 1),
+    ("upload_concurrency", 256),
+    ("store_attempts_max", 1),
+    ("store_attempts_max", 1000),
+    ("store_timeout_s", 1),
+    ("store_timeout_s", 3600),
 ]
 
 REFUSED = [
@@ -75,6 +95,17 @@ REFUSED = [
     ("libcufile", None),
     ("read_ahead_bytes", -1),
     ("read_ahead_bytes", TIB + 1),
+    ("endpoint_url", None),
+    ("addressing_style", "host"),
+    ("allow_plain_http", "maybe"),
+    ("upload_part_bytes", 5 * MIB - 1),
+    ("upload_part_bytes", 5 * GIB + 1),
+    ("upload_concurrency", 0),
+    ("upload_concurrency", 257),
+    ("store_attempts_max", 0),
+    ("store_attempts_max", 1001),
+    ("store_timeout_s", 0),
+    ("store_timeout_s", 3601),
 ]
 
 
@@ -115,6 +146,17 @@ def test_config_pool_below_four_slabs_is_refused():
         "Raise pinned_pool_bytes to 256 MiB or lower chunk_bytes."
     )
     assert Config(chunk_bytes=32 * MIB).pinned_pool_bytes == 4 * 32 * MIB
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:8333", "s3://bucket", "http://", "https://name:swordfish@host", "http:/swordfish"],
+)
+def test_config_endpoint_that_is_none_is_refused_and_not_shown(url):
+    with pytest.raises(ConfigError) as info:
+        Config(endpoint_url=url)
+    assert info.value.field == "endpoint_url"
+    assert "swordfish" not in str(info.value)
 
 
 def test_config_unknown_name_is_refused_by_the_constructor():
