@@ -21,8 +21,10 @@ ROOT = HERE.parents[1]
 
 HOST_LANES = ("host",)
 FAKE_LANES = ("pinned", "cufile", "real-cufile")
-GPU_LANES = ("gpu",)
-ALL_LANES = (*HOST_LANES, *FAKE_LANES, *GPU_LANES)
+GPU_LANES = ("gpu", "gpu-cufile")
+REAL_CUFILE_LANES = ("real-cufile", "gpu-cufile")
+# Each test on a GPU starts CUDA anew; those of cuFile ask for it by name.
+ALL_LANES = (*HOST_LANES, *FAKE_LANES, "gpu")
 
 
 class Server:
@@ -36,7 +38,7 @@ class Server:
             **environ,
         }
         command = [sys.executable, str(HERE / "worker.py"), lane]
-        if lane == "real-cufile":
+        if lane in REAL_CUFILE_LANES:
             command = real_cufile.command(command, [directory])
         self._process = subprocess.Popen(
             command,
@@ -47,12 +49,12 @@ class Server:
         )
 
     def run(self, job):
-        """Run a test function in a child; gives the text of its failure, or an empty one."""
+        """Run a test function in a child; gives its ``failure`` and ``skipped``, texts."""
         self._process.stdin.write(json.dumps(job, default=str) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, "the server of the lane has died"
-        return json.loads(line)["failure"]
+        return json.loads(line)
 
     def close(self):
         self._process.stdin.close()
@@ -66,12 +68,10 @@ def environment_of(lane, commands):
         return {"GDSCKPT_LIBCUDA": str(HERE / "there-is-no-libcuda.so")}
     if lane == "gpu":
         return {}
-    if lane == "real-cufile":
-        return {
-            **stand_ins.environment(**commands),
-            **real_cufile.environment(),
-            "GDSCKPT_LIBCUFILE": str(real_cufile.library()),
-        }
+    if lane in REAL_CUFILE_LANES:
+        cuda = {} if lane in GPU_LANES else stand_ins.environment(**commands)
+        real = {"GDSCKPT_LIBCUFILE": str(real_cufile.library())}
+        return {**cuda, **real_cufile.environment(), **real}
     commands = dict(commands)
     stages = {"NVTX_INJECTION64_PATH": str(stage_clock())} if commands.pop("stages", False) else {}
     return {**stand_ins.environment(**commands), **stages}
@@ -136,7 +136,7 @@ def pytest_pyfunc_call(pyfuncitem):
     if not isinstance(server, Server):
         return None
     names = pyfuncitem._fixtureinfo.argnames
-    failure = server.run(
+    answer = server.run(
         {
             "path": pyfuncitem.path,
             "function": pyfuncitem.originalname,
@@ -148,6 +148,8 @@ def pytest_pyfunc_call(pyfuncitem):
             "directory": pyfuncitem.funcargs["tmp_path"],
         }
     )
-    if failure:
-        pytest.fail(failure, pytrace=False)
+    if answer["skipped"]:
+        pytest.skip(answer["skipped"])
+    if answer["failure"]:
+        pytest.fail(answer["failure"], pytrace=False)
     return True

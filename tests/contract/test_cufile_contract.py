@@ -49,7 +49,7 @@ def read_back(lane, engine, file, data):
     return transfer
 
 
-@pytest.mark.lanes("cufile", "real-cufile")
+@pytest.mark.lanes("cufile", "real-cufile", "gpu-cufile")
 def test_large_aligned_memory_goes_by_cufile_both_ways(lane):
     engine, file, memory = lane.engine(), lane.file(), lane.memory(pattern(NBYTES))
     assert written(lane, engine, file, memory).cufile_bytes == NBYTES
@@ -82,6 +82,7 @@ def test_only_what_is_aligned_both_ways_goes_by_cufile(lane, memory_offset, file
     assert lane.cufile.stat("unaligned") == 0
 
 
+@pytest.mark.lanes("cufile", "real-cufile", "gpu-cufile")
 def test_heads_and_tails_go_through_the_host(lane):
     data = pattern(2 * CHUNK + 300)
     memory, file = lane.memory(data, 4000), lane.file()
@@ -91,6 +92,7 @@ def test_heads_and_tails_go_through_the_host(lane):
     assert 0 < transfer.direct_bytes + transfer.buffered_bytes == len(data) - transfer.cufile_bytes
 
 
+@pytest.mark.lanes("cufile", "real-cufile", "gpu-cufile")
 def test_small_extents_are_gathered(lane):
     memories = [lane.memory(pattern(100 * KiB, n)) for n in range(12)]
     file = lane.file()
@@ -111,6 +113,7 @@ def test_extents_of_several_devices_and_the_host(lane):
     assert crcs(transfer.extent_crcs()) == [zlib.crc32(data) for data in datas]
 
 
+@pytest.mark.lanes("cufile", "real-cufile", "gpu-cufile")
 def test_checksum_slots_are_filled_beside_cufile(lane):
     header, memory = lane.memory(bytes(64)), lane.memory(pattern(NBYTES))
     file = lane.file()

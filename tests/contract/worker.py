@@ -1,7 +1,8 @@
 """The process of a lane: runs test functions in forked children; see conftest.py.
 
 Reads one JSON object a line: ``path`` and ``function`` of the test, its ``arguments`` and
-``directory``. Writes one a line: ``failure``, the text of what went wrong, empty if nothing did.
+``directory``. Writes one a line: ``failure``, the text of what went wrong, empty if nothing did;
+and ``skipped``, the reason, empty if it was not.
 """
 
 import atexit
@@ -21,7 +22,9 @@ import warnings
 from pathlib import Path
 
 import lanes
+import pytest
 
+SKIPPED = "skipped: "
 LIMIT_S = 120
 """A test that takes longer hangs: its stacks are the failure."""
 
@@ -62,6 +65,8 @@ def run(job, lane_name, out):
 def run_child(job, lane_name, out):
     try:
         run(job, lane_name, out)
+    except pytest.skip.Exception as skipped:
+        out.write(f"{SKIPPED}{skipped}")
     except BaseException:  # noqa: BLE001 - it is the test's failure
         out.write(traceback.format_exc())
     out.flush()
@@ -89,8 +94,13 @@ def serve(lane_name, answers):
                 run_child(job, lane_name, out)
             _, status = os.waitpid(pid, 0)
             out.seek(0)
-            failure = ending(status) + out.read()
-        answers.write(json.dumps({"failure": failure}) + "\n")
+            text = ending(status) + out.read()
+        is_skipped = text.startswith(SKIPPED)
+        answer = {
+            "failure": "" if is_skipped else text,
+            "skipped": text.removeprefix(SKIPPED) if is_skipped else "",
+        }
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
