@@ -48,7 +48,7 @@ def reasons_at_run_time(engine: Engine, file: native.File) -> tuple[str, ...]:
             warn_once(
                 # The same reason with another file or offset is the same.
                 what + (why.partition(" failed: ")[2] or why),
-                f"{file.path}: {what}: {why} What was written or read is complete and checked. "
+                f"{file.path}: {what}: {why.rstrip('.')}. What was written or read is complete. "
                 "'gdsckpt probe' on its directory says more.",
                 stacklevel=3,
             )

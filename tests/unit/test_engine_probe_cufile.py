@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -75,6 +76,14 @@ def test_verdict_is_remembered_in_the_process_and_by_the_next(tmp_path, machine)
     first = machine.probe()
     assert first.verdict(tmp_path, [gpu()]) is first.verdict(tmp_path, [gpu()])
     assert machine.probe().verdict(tmp_path, [gpu()]).is_proven
+    assert len(machine.tried) == 1
+
+
+def test_verdict_that_several_threads_ask_for_is_one_trial(tmp_path, machine):
+    probe = machine.probe()
+    with ThreadPoolExecutor(8) as pool:
+        verdicts = list(pool.map(lambda _: probe.verdict(tmp_path, [gpu()]), range(16)))
+    assert all(verdict is verdicts[0] for verdict in verdicts)
     assert len(machine.tried) == 1
 
 

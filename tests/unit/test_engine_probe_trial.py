@@ -118,6 +118,16 @@ def test_trial_without_a_library(tmp_path, settings):
     assert trial.mend
 
 
+def test_trial_with_the_real_library_over_a_stand_in_gpu(tmp_path, settings, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = replace(settings(), libcufile="", timeout_s=5.0)
+    trial = probe_trial.run_trial(tmp_path, UUID, found)
+    assert trial.version >= 1150  # of the wheel nvidia-cufile
+    assert not trial.is_proven
+    assert trial.failure
+    assert list(tmp_path.iterdir()) == []  # no cufile.log either
+
+
 def test_trial_of_a_gpu_that_a_new_process_does_not_see(tmp_path, settings):
     trial = probe_trial.run_trial(tmp_path, "ab" * 16, settings())
     assert "does not see this GPU" in trial.failure
