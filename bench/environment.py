@@ -53,7 +53,7 @@ def settings() -> dict[str, Any]:
     return {**ours, "torch_threads": torch.get_num_threads()}
 
 
-def command_line(argv: Sequence[str]) -> str:
+def command_line(argv: Sequence[str], program: str = "bench/run.py") -> str:
     """Give the command without the paths of this machine."""
     shown: list[str] = []
     replacement = ""
@@ -67,7 +67,7 @@ def command_line(argv: Sequence[str]) -> str:
         else:
             shown.append(word)
             replacement = _PATH_OPTIONS.get(word, "")
-    return shlex.join(["python", "bench/run.py", *shown])
+    return shlex.join(["python", program, *shown])
 
 
 def mount_of(directory: Path) -> tuple[str, str]:
