@@ -1,12 +1,17 @@
 """Many saves and loads in one process, with faults at random: nothing wrong, nothing left over."""
 
+import os
 import random
 import zlib
 from pathlib import Path
 
 import pytest
+import torch
+from device_arrays import FakeArray
 from lanes import MiB, crcs, extent, finish, pattern
 
+import gdsckpt
+from gdsckpt import native
 from gdsckpt.errors import ChecksumError, CudaError, ShortTransferError, StorageError
 
 pytestmark = pytest.mark.lanes("pinned", "cufile")
@@ -141,3 +146,55 @@ def test_saves_with_random_faults_are_right_or_refused_and_leak_nothing(lane, nu
     assert 0 < sum(wrote for wrote, _ in outcomes) < num_rounds
     assert any(wrote and not read for wrote, read in outcomes)
     assert all(memory.is_guarded() for memory in back)
+
+
+def state_of(lane, number):
+    """Give a state on two GPUs and the host that tells its number in every byte."""
+    return {
+        "number": number,
+        "large": FakeArray(lane.cuda, bytes([number % 251]) * (MiB + 8), typestr="|u1"),
+        "other": FakeArray(lane.cuda, bytes([number % 251]) * 300_001, device=1, offset=3),
+        "host": torch.full((1000,), number),
+    }
+
+
+def number_in(path):
+    """Give the number of the state in a file, which must be whole."""
+    state = gdsckpt.load(path, map_location="cpu")
+    number = state["number"]
+    for name in ("large", "other"):
+        assert bool((state[name] == number % 251).all()), f"a mixture in {name!r}"
+    assert bool((state["host"] == number).all())
+    return number
+
+
+@pytest.mark.lanes("pinned")
+@pytest.mark.parametrize("num_rounds", [40, pytest.param(1000, marks=pytest.mark.campaign)])
+def test_saves_of_states_with_random_faults_are_complete_or_change_nothing(
+    lane, tmp_path, num_rounds
+):
+    rng = random.Random(7)
+    native.cuda_load(os.environ["GDSCKPT_LIBCUDA"])
+    lane.cuda("set late_us=20")
+    config = gdsckpt.Config(fsync=False, chunk_bytes="256KiB", io_threads=4)
+    path = tmp_path / "state.pt"
+    gdsckpt.save(state_of(lane, 0), path, config=config)
+    assert number_in(path) == 0
+    fds, last, num_failed = num_fds(), 0, 0
+    for number in range(1, num_rounds + 1):
+        state = state_of(lane, number)
+        arm(lane, rng)
+        try:
+            gdsckpt.save(state, path, config=config)
+            last = number
+        except KNOWN_ERRORS:
+            num_failed += 1
+        calm(lane)
+        for array in (state["large"], state["other"]):
+            lane.cuda.free(array.base)
+        if number % 5 == 0:
+            assert number_in(path) == last
+    assert num_fds() == fds
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state.pt"]
+    assert 0 < num_failed < num_rounds
+    assert lane.cuda.stat("live.allocations") == 2
