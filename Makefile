@@ -11,10 +11,10 @@ NATIVE := $(shell find csrc -path csrc/tests -prune -o -name '*.[ch]pp' -print)
 .DELETE_ON_ERROR:
 # Two pips in one environment get into each other's way.
 .NOTPARALLEL:
-.PHONY: help demo test lint format docs bench campaign clean
+.PHONY: help demo test lint format docs bench bench-remote campaign clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: $(STAMPS)/bench $(STAMPS)/built ## Show what the library does, on a small model
 	$(BIN)/gdsckpt demo
@@ -40,6 +40,9 @@ docs: $(STAMPS)/base ## Print the pages that are made from the sources
 
 bench: $(STAMPS)/bench $(STAMPS)/built ## Measure save and load on this machine
 	$(BIN)/python bench/run.py
+
+bench-remote: $(STAMPS)/bench-remote $(STAMPS)/built ## Compare the cost of clients of object stores
+	$(BIN)/python bench/remote.py
 
 campaign: $(STAMPS)/test $(STAMPS)/built ## Run the tests that take minutes to hours
 	$(BIN)/python -m pytest -m campaign --timeout 0 -o faulthandler_timeout=0
@@ -72,7 +75,7 @@ $(STAMPS)/base: pyproject.toml constraints.txt
 	mkdir -p $(STAMPS)
 	$(install-requirements)
 
-$(STAMPS)/bench $(STAMPS)/test: $(STAMPS)/base
+$(STAMPS)/bench $(STAMPS)/bench-remote $(STAMPS)/test: $(STAMPS)/base
 	$(install-requirements)
 
 # An editable install compiles the extension from nothing, so it is made only when the metadata
