@@ -159,14 +159,15 @@ def _run_command(
     memory.start()
     killer = threading.Timer(TIMEOUT_S, process.kill)
     killer.start()
-    output = process.stderr.read() if process.stderr else b""
+    output: list[bytes] = []
+    _drain(process, output)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - started
     killer.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)
     memory.stop()
     if process.returncode:
-        raise RunFailed(_reason(process.returncode, output.decode(errors="replace")))
+        raise RunFailed(_reason(process.returncode, output))
     return RemoteSample(
         seconds=seconds,
         sync_s=0.0,
@@ -185,17 +186,17 @@ def _run_child(job: Job, environ: Mapping[str, str], is_shmem_private: bool) -> 
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     )
     memory = Memory(process.pid, is_shmem_private=is_shmem_private)
     killer = threading.Timer(TIMEOUT_S, process.kill)
     killer.start()
-    errors: list[str] = []
+    errors: list[bytes] = []
     reader = threading.Thread(target=_drain, args=(process, errors))
     reader.start()
     found: dict[str, Any] = {}
     there = 0
-    for line in process.stdout or ():
+    for raw in process.stdout or ():
+        line = raw.decode(errors="replace")
         if line.startswith(BEGIN):
             there = int(line.removeprefix(BEGIN))
             memory.begin()
@@ -203,12 +204,14 @@ def _run_child(job: Job, environ: Mapping[str, str], is_shmem_private: bool) -> 
         elif line.startswith(END):
             memory.stop()
             found = json.loads(line.removeprefix(END))
+    reader.join()
     status = process.wait()
+    if process.stdout:
+        process.stdout.close()
     killer.cancel()
     memory.stop()
-    reader.join()
     if status or not found:
-        raise RunFailed(_reason(status, "".join(errors)))
+        raise RunFailed(_reason(status, errors))
     return RemoteSample(
         seconds=found["seconds"],
         sync_s=0.0,
@@ -232,11 +235,13 @@ def _synced(sample: RemoteSample, path: Path) -> RemoteSample:
     return replace(sample, sync_s=sync_s, system_s=sample.system_s + cpu_s)
 
 
-def _drain(process: subprocess.Popen[str], into: list[str]) -> None:
+def _drain(process: subprocess.Popen[bytes], into: list[bytes]) -> None:
     if process.stderr:
-        into.append(process.stderr.read())
+        with process.stderr as stream:
+            into.append(stream.read())
 
 
-def _reason(status: int, output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+def _reason(status: int, output: list[bytes]) -> str:
+    text = b"".join(output).decode(errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"status {status}: {lines[-1][-300:]}" if lines else f"status {status}"

@@ -35,14 +35,15 @@ class CannotServe(RuntimeError):
     """Something that a server needs is missing; says what, and how to get it."""
 
 
-def build_null_server(directory: Path, *, with_tls: bool) -> Path:
+def build_null_server(directory: Path, *, with_tls: bool, optimize: bool = True) -> Path:
     """Compile the null server; gives the program.
 
     Raises:
         CannotServe: There is no compiler, or OpenSSL's headers are missing.
     """
     program = directory / ("null_server" if with_tls else "null_server_plain")
-    command = ["g++", "-std=c++17", "-O2", *map(str, sorted(SOURCES.glob("*.cpp")))]
+    level = "-O2" if optimize else "-O0"
+    command = ["g++", "-std=c++17", level, *map(str, sorted(SOURCES.glob("*.cpp")))]
     command += ["-lssl", "-lcrypto"] if with_tls else ["-DNULL_SERVER_NO_TLS"]
     try:
         done = subprocess.run(
@@ -122,7 +123,7 @@ def null_server(program: Path, source: Path, certificates: Certificates | None) 
         yield Server(name, f"{scheme}://127.0.0.1:{port}", ca_file)
     finally:
         process.terminate()
-        process.wait()
+        process.communicate()
 
 
 @contextmanager
