@@ -11,7 +11,7 @@ import os
 import random
 import zlib
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -305,14 +305,14 @@ class Lane:
         """Close what was opened, the last first."""
         self._stack.close()
 
-    def require_nothing_left(self) -> None:
+    def require_nothing_left(self, *, except_for: Sequence[str] = ()) -> None:
         """Check that all has been given back, when the engines are closed, and nothing misused."""
         for library in (self.cuda, self.cufile):
             if library is None:
                 continue
             # The real libcufile unlocks its own pages in a thread without a context, which fails.
             names = [n for n in LEFTOVERS if self.name != "real-cufile" or "host" not in n]
-            left = {name: library.stat(name) for name in names if library.stat(name)}
+            left = {n: library.stat(n) for n in names if library.stat(n) and n not in except_for}
             if left:
                 raise AssertionError(f"left over or misused: {left}")
 
@@ -376,3 +376,30 @@ def may_leave(test):
     """Mark a test whose faults keep something from being given back."""
     test.may_leave = True
     return test
+
+
+def content_of(file: native.File) -> bytes:
+    """Give what stands in a file."""
+    return Path(file.path).read_bytes()
+
+
+def wait_for_calls(cuda: FakeCuda, function: str, num_calls: int) -> None:
+    """Wait until a function has been called so often; a call that never comes is a hang."""
+    while cuda.calls(function) < num_calls:
+        os.sched_yield()
+
+
+def require_clean(lane: Lane, engine: base.Engine) -> None:
+    """Check that nothing is left of transfers, nor of their engine once it is closed."""
+    lane.cuda("clear")
+    lane.close_engine(engine)  # its threads may hold a transfer a little longer than its user
+    lane.require_nothing_left(except_for=("live.handles", "live.use_count"))
+
+
+def written(lane: Lane, engine: base.Engine, file: native.File, memory, **options):
+    """Write a memory, check the file and the checksums, and give the transfer."""
+    transfer = finish(lane.write(engine, file, [extent(memory)], **options))
+    assert content_of(file) == memory.data()
+    assert crcs(transfer.extent_crcs()) == [zlib.crc32(memory.data())]
+    assert crcs(transfer.chunk_crcs()) == lane.chunk_crcs_of(memory.data())
+    return transfer

@@ -16,6 +16,7 @@ from lanes import (
     CUFILE_LANES,
     HostMemory,
     KiB,
+    content_of,
     crcs,
     extent,
     finish,
@@ -33,10 +34,6 @@ from gdsckpt.errors import (
 )
 
 SIZES = [1, 511, 4096, 4097, 64 * KiB, 64 * KiB + 1, 200_001, 512 * KiB, 3_000_001]
-
-
-def content_of(file):
-    return Path(file.path).read_bytes()
 
 
 def num_fds():
