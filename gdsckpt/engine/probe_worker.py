@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import importlib
 import json
 import mmap
 import os
 import re
 import signal
 import sys
+import tempfile
 import time
 import zlib
 from array import array
@@ -341,8 +343,25 @@ def _race(bench: _Bench, seconds: float, teller: _Teller) -> None:
     teller.found(**{f"{name}_bytes_per_s": nbytes / spent_s[name] for name in files})
 
 
+def _kvikio(arguments: Mapping[str, Any], teller: _Teller) -> None:
+    """Open a file by KvikIO, and with it cuFile's driver. Only what ends or hangs is a failure."""
+    sys.path[:] = arguments["sys_path"]
+    os.environ["KVIKIO_COMPAT_MODE"] = arguments["compat_mode"]
+    teller.doing("loading libcuda")
+    why = native.cuda_load(arguments["libcuda"])
+    if why:
+        raise _FailedError(why)
+    if arguments["libcufile"]:
+        ctypes.CDLL(arguments["libcufile"])  # KvikIO finds the loaded one, by its name
+    teller.doing("opening a file by KvikIO")
+    kvikio = importlib.import_module("kvikio")
+    with tempfile.NamedTemporaryFile() as file, contextlib.suppress(RuntimeError):
+        kvikio.CuFile(file.name, "r+").close()
+
+
 _TASKS: dict[str, Callable[[Mapping[str, Any], _Teller], None]] = {
     "look": _look,
     "checksums": _checksums,
+    "kvikio": _kvikio,
     "trial": _trial,
 }

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gdsckpt import kernels, native
 from gdsckpt.config import Config
@@ -89,7 +87,10 @@ def choose_engine(
             raise _unavailable(directory, [("direct_io=off, and cuFile is direct I/O", "")])
         return _demanded_cufile(config, slab_bytes, directory, numbers)
     if config.engine == "kvikio":
-        return EngineChoice(_kvikio(config, slab_bytes), (asked,))
+        from gdsckpt.engine import kvikio
+
+        engine = kvikio.shared_engine(config, slab_bytes)
+        return EngineChoice(engine, (asked, *engine.reasons))
     if config.engine == "cufile":
         asked += ", but the file has no place that cuFile could reach"
     return _pinned(config, slab_bytes, asked)
@@ -225,21 +226,6 @@ def _demanded_cufile(
     ways = ", ".join(sorted({trial.way for _, trial in verdict.trials}))
     reason = f"asked for by the setting engine=cufile, and proven to go by {ways}"
     return EngineChoice(cufile.shared_engine(config, slab_bytes), (reason,))
-
-
-def _kvikio(config: Config, slab_bytes: int | None) -> Engine:
-    try:
-        module: Any = importlib.import_module("gdsckpt.engine.kvikio")
-    except ImportError as error:
-        why = f"KvikIO cannot be imported: {error}"
-        raise EngineUnavailableError(
-            f"engine='kvikio' cannot be used: {why}. Install it with: pip install "
-            "'gdsckpt[kvikio]', or take engine='auto'.",
-            engine="kvikio",
-            reasons=[why],
-        ) from error
-    engine: Engine = module.shared_engine(config, slab_bytes)
-    return engine
 
 
 def _first_gpu(settings: TrialSettings) -> tuple[str, list[Gpu]]:
