@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from gdsckpt.config import Config as Config
     from gdsckpt.engine.probe import probe as probe
     from gdsckpt.loading import load as load
+    from gdsckpt.remote.downloader import fetch as fetch
+    from gdsckpt.remote.uploader import upload as upload
+    from gdsckpt.report import FetchReport as FetchReport
     from gdsckpt.report import SaveReport as SaveReport
+    from gdsckpt.report import UploadReport as UploadReport
     from gdsckpt.report import VerifyReport as VerifyReport
     from gdsckpt.saving import save as save
     from gdsckpt.saving import save_checkpoint as save_checkpoint
@@ -23,12 +27,16 @@ if TYPE_CHECKING:
 
 _HOME_OF = {
     "Config": "gdsckpt.config",
+    "FetchReport": "gdsckpt.report",
     "SaveReport": "gdsckpt.report",
+    "UploadReport": "gdsckpt.report",
     "VerifyReport": "gdsckpt.report",
+    "fetch": "gdsckpt.remote.downloader",
     "load": "gdsckpt.loading",
     "probe": "gdsckpt.engine.probe",
     "save": "gdsckpt.saving",
     "save_checkpoint": "gdsckpt.saving",
+    "upload": "gdsckpt.remote.uploader",
     "verify": "gdsckpt.verifying",
 }
 

@@ -1,4 +1,4 @@
-"""What a save or a verification found out, as plain values: for people, logs and JSON."""
+"""What saves, transfers and verifications found out, as plain values: for people, logs, JSON."""
 
 import dataclasses
 import json
@@ -26,6 +26,7 @@ class SaveReport:
         engine_reasons: Why that engine, one sentence each.
         direct_io: Whether payloads bypassed the page cache.
         crc32: CRC32 of the whole file, or None where it is not known.
+        upload_s: Sending it to an object store and looking it up there; 0 for a local file.
     """
 
     path: str
@@ -42,11 +43,12 @@ class SaveReport:
     engine_reasons: tuple[str, ...]
     direct_io: bool
     crc32: int | None = None
+    upload_s: float = 0.0
 
     @property
     def bytes_per_s(self) -> float:
         """File bytes per second of the whole call; 0 where the clock saw no time pass."""
-        return self.nbytes / self.seconds if self.seconds > 0 else 0.0
+        return _rate(self.nbytes, self.seconds)
 
     def as_dict(self) -> dict[str, Any]:
         """Give all of it, rate included, as values that JSON has."""
@@ -58,6 +60,94 @@ class SaveReport:
             f"saved {self.path}: {format_bytes(self.nbytes)}, {self.num_tensors} tensors "
             f"in {format_duration(self.seconds)} ({format_rate(self.bytes_per_s)}), "
             f"engine {self.engine}, {'direct' if self.direct_io else 'buffered'} I/O"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UploadReport:
+    """One finished upload.
+
+    Attributes:
+        path: The file or directory.
+        url: The object, or the beginning of the keys of the objects.
+        nbytes: Bytes of the file, or of all shards.
+        sent_bytes: Of these, the bytes that were sent; the rest was there already.
+        num_objects: Files; of a directory its shards, not the manifest.
+        num_parts: Parts that were sent.
+        seconds: The whole call.
+        crc32: CRC32 of the file; None for a directory.
+    """
+
+    path: str
+    url: str
+    nbytes: int
+    sent_bytes: int
+    num_objects: int
+    num_parts: int
+    seconds: float
+    crc32: int | None = None
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes sent per second of the whole call; 0 where the clock saw no time pass."""
+        return _rate(self.sent_bytes, self.seconds)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give all of it, rate included, as values that JSON has."""
+        return {**_plain(self), "bytes_per_s": self.bytes_per_s}
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        if not self.sent_bytes and self.nbytes:
+            return f"{self.url}: there already, {format_bytes(self.nbytes)}, nothing was sent"
+        kept = self.nbytes - self.sent_bytes
+        return (
+            f"uploaded {self.path} to {self.url}: {format_bytes(self.sent_bytes)} "
+            f"in {format_duration(self.seconds)} ({format_rate(self.bytes_per_s)})"
+            f"{f', {format_bytes(kept)} were there already' if kept else ''}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FetchReport:
+    """One finished fetch.
+
+    Attributes:
+        url: The object or checkpoint.
+        path: The file or directory that was written.
+        nbytes: Bytes of the file, or of all shards.
+        num_objects: Files; of a directory its shards, not the manifest.
+        is_verified: Whether every byte was compared with a checksum; False for a file that neither
+            gdsckpt wrote nor the store has a checksum of.
+        seconds: The whole call.
+        direct_io: Whether all of it bypassed the page cache, but for ends of files.
+        crc32: CRC32 of the file; None for a directory.
+    """
+
+    url: str
+    path: str
+    nbytes: int
+    num_objects: int
+    is_verified: bool
+    seconds: float
+    direct_io: bool
+    crc32: int | None = None
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes per second of the whole call; 0 where the clock saw no time pass."""
+        return _rate(self.nbytes, self.seconds)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give all of it, rate included, as values that JSON has."""
+        return {**_plain(self), "bytes_per_s": self.bytes_per_s}
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return (
+            f"fetched {self.url} to {self.path}: {format_bytes(self.nbytes)} "
+            f"in {format_duration(self.seconds)} ({format_rate(self.bytes_per_s)}), "
+            f"{'verified' if self.is_verified else 'not verifiable: it carries no checksums'}"
         )
 
 
@@ -138,7 +228,13 @@ class VerifyReport:
         return f"{line}; {places}: {self.damaged[0]}"
 
 
-def _plain(report: SaveReport | VerifyReport | Damage) -> dict[str, Any]:
+def _rate(nbytes: int, seconds: float) -> float:
+    return nbytes / seconds if seconds > 0 else 0.0
+
+
+def _plain(
+    report: SaveReport | UploadReport | FetchReport | VerifyReport | Damage,
+) -> dict[str, Any]:
     """Give a report as JSON reads it back: tuples are lists."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(report)))
     return plain

@@ -157,7 +157,7 @@ def _verify_listed(
             if report.ok is False:
                 return report
             if crc32 != entry.crc32:
-                raise directory.not_as_listed(shard)
+                raise directory.not_as_listed(shard.path)
             return report
     except (FormatError, ShortTransferError, CheckpointNotFoundError) as error:
         return _damaged_report(shown, error)

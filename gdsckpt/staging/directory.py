@@ -163,7 +163,7 @@ def open_only_shard(
     manifest = read_manifest(directory)
     with contextlib.ExitStack() as stack:
         while True:
-            _require_one_rank(directory, manifest)
+            require_one_rank(directory, manifest)
             try:
                 listed = open_listed_shard(directory, manifest.shards[0], direct_io=direct_io)
                 shard = stack.enter_context(listed)
@@ -177,12 +177,17 @@ def open_only_shard(
         yield shard
 
 
-def _require_one_rank(directory: str | os.PathLike[str], manifest: Manifest) -> None:
+def require_one_rank(directory: str | os.PathLike[str], manifest: Manifest) -> None:
+    """Refuse a checkpoint of several ranks where one shard is to be loaded.
+
+    Raises:
+        ConfigError: It has several.
+    """
     if len(manifest.shards) != 1:
         names = ", ".join(shard.name for shard in manifest.shards[:3])
         raise ConfigError(
             f"{os.fspath(directory)} was written by {manifest.world_size} ranks ({names}, ...). "
-            "Pass the path of one shard.",
+            "Pass one of its shards.",
             field="f",
         )
 
@@ -231,15 +236,15 @@ def require_as_listed(shard: Shard, entry: ShardEntry, path: str) -> None:
     index = shard.find(TABLE_NAME)
     table = b"" if index is None else shard.read_record(index)
     if hashlib.sha256(table).hexdigest() != entry.table_sha256:
-        raise not_as_listed(shard)
+        raise not_as_listed(shard.path)
 
 
-def not_as_listed(shard: Shard) -> FormatError:
+def not_as_listed(path: str) -> FormatError:
     """Build the error for a shard that is whole in itself, but not the one of the manifest."""
     return FormatError(
-        f"{shard.path} is not the shard that the manifest names: its checksum differs. "
+        f"{path} is not the shard that the manifest names: its checksum differs. "
         "Use another checkpoint.",
-        path=shard.path,
+        path=path,
         offset=0,
     )
 

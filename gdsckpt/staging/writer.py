@@ -113,7 +113,7 @@ def write_file(
         files.rename_durably(temporary, resolved, fsync=config.fsync)
         committed = time.perf_counter()
     if refused and config.direct_io != "off":
-        _warn_buffered(resolved, refused)
+        warn_buffered(resolved, refused)
     return WrittenShard(
         path=str(target),
         nbytes=tail.file_offset + len(tail.raw),
@@ -224,7 +224,8 @@ def _write_through(target: Path, content: ShardContent, config: Config) -> Writt
         raise storage_error_from(error, op="write", path=str(target)) from error
 
 
-def _warn_buffered(target: Path, refused: str) -> None:
+def warn_buffered(target: Path, refused: str) -> None:
+    """Warn that a file went through the page cache, and say why."""
     warnings.warn(
         f"{target} was written through the page cache, not by direct I/O: {refused}. It is as "
         "durable, but slower. Save to ext4 or XFS, or set direct_io=off to silence this.",

@@ -1,0 +1,226 @@
+"""What an URL names, opened: an object as an indexed file, a checkpoint by its manifest."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gdsckpt.config import Config
+from gdsckpt.engine import base
+from gdsckpt.errors import (
+    AccessDeniedError,
+    CheckpointNotFoundError,
+    FormatError,
+    ObjectNotFoundError,
+)
+from gdsckpt.format import manifest as manifest_format
+from gdsckpt.format.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME, Manifest, ShardEntry
+from gdsckpt.remote.crew import Crew
+from gdsckpt.remote.engine import ObjectEngine
+from gdsckpt.remote.objects import RemoteObject
+from gdsckpt.remote.ondemand import OnDemandFile
+from gdsckpt.staging import directory, files, indexing
+from gdsckpt.staging import shard as shards
+from gdsckpt.staging.shard import Shard
+from gdsckpt.store import open_store
+from gdsckpt.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedObject:
+    """An object that is read as a file.
+
+    Attributes:
+        shard: Indexed. Its descriptor has only what was read by ``read_at``.
+        engine: Reads the rest.
+        provide_all: Has the descriptor filled, for those who read it by themselves.
+    """
+
+    shard: Shard
+    engine: ObjectEngine
+    provide_all: Callable[[base.Progress | None], None]
+
+
+@contextlib.contextmanager
+def open_object(source: RemoteObject, crew: Crew) -> Iterator[OpenedObject]:
+    """Open and index an object for as long as the block lasts; little of it is received.
+
+    Raises:
+        StoreError: It cannot be read.
+        StorageError: The temporary directory cannot take the little.
+        FormatError: As for a file.
+    """
+    copy = OnDemandFile(source, crew)
+    with (
+        contextlib.closing(copy),
+        shards.provided(copy.fd, copy.provide),
+        files.transfers_on(copy.fd, source.url, writable=False, direct_io="off") as file,
+    ):
+        if not indexing.has_our_marks(file):
+            # Their payloads lie where local headers say: one request for many, not one for each.
+            with contextlib.suppress(FormatError):
+                copy.provide_blocks(indexing.record_headers(file))
+        shard = indexing.index_file(file)
+        engine = ObjectEngine(source, crew)
+        engine.expect(shard)
+        yield OpenedObject(shard, engine, copy.provide_all)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an URL names.
+
+    Attributes:
+        store: Where it is.
+        crew: Threads for reading it.
+        key: Key of the object; of a checkpoint the prefix of all its keys, with its slash.
+        source: The object; None for a checkpoint.
+        raw_manifest: The manifest as it stands; empty for an object.
+    """
+
+    store: Store
+    crew: Crew
+    key: str
+    source: RemoteObject | None
+    raw_manifest: bytes
+
+    @property
+    def url(self) -> str:
+        """It, for messages and reports."""
+        return f"{self.store.url}/{self.key.rstrip('/')}"
+
+    @property
+    def manifest(self) -> Manifest:
+        """The checkpoint's manifest.
+
+        Raises:
+            FormatError: It is damaged.
+        """
+        return manifest_format.decode(self.raw_manifest, f"{self.url}/{MANIFEST_NAME}")
+
+    def newer(self) -> Place | None:
+        """Look again, after a shard was missing; gives the checkpoint that has taken its place."""
+        found = find_place(self.store, self.crew, self.key)
+        return None if found.raw_manifest == self.raw_manifest else found
+
+    def find(self, entry: ShardEntry) -> RemoteObject:
+        """Look up a shard that the manifest names.
+
+        Raises:
+            CheckpointNotFoundError: It is missing.
+        """
+        try:
+            return RemoteObject.find(self.store, self.key + entry.name)
+        except ObjectNotFoundError as error:
+            raise CheckpointNotFoundError(
+                f"the checkpoint at {self.url} lacks its shard {entry.name}. Use another one.",
+                path=f"{self.url}/{entry.name}",
+            ) from error
+
+    @contextlib.contextmanager
+    def open_listed(self, entry: ShardEntry) -> Iterator[OpenedObject]:
+        """Open a shard as the manifest names it.
+
+        Raises:
+            CheckpointNotFoundError: It is missing.
+            FormatError: It has not the size or the chunk table that the manifest names.
+        """
+        with open_object(self.find(entry), self.crew) as opened:
+            directory.require_as_listed(opened.shard, entry, opened.shard.path)
+            yield opened
+
+
+@contextlib.contextmanager
+def open_place(url: str, config: Config) -> Iterator[Place]:
+    """Find out what an URL names: an object of that key, else a checkpoint below it.
+
+    Raises:
+        CheckpointNotFoundError: Neither is there.
+        StoreError: The store cannot be asked.
+        FormatError: The manifest is too large for one.
+        ConfigError: It is no URL of a store.
+    """
+    store, key = open_store(url, config)
+    with contextlib.closing(store), Crew(config.upload_concurrency) as crew:
+        yield find_place(store, crew, key)
+
+
+def find_place(store: Store, crew: Crew, key: str) -> Place:
+    """Look for an object, then for a checkpoint; raises as :func:`open_place`."""
+    refused: AccessDeniedError | None = None
+    if key and not key.endswith("/"):
+        try:
+            return Place(store, crew, key, RemoteObject.find(store, key), b"")
+        except ObjectNotFoundError as error:
+            if error.code == "NoSuchBucket":
+                raise
+        except AccessDeniedError as error:  # S3 says so too of what is not there
+            refused = error
+    prefix = prefix_of(key)
+    try:
+        return Place(store, crew, prefix, None, read_raw_manifest(store, prefix))
+    except ObjectNotFoundError as error:
+        if refused is not None:
+            raise refused from None
+        if error.code == "NoSuchBucket":
+            raise
+        url = f"{store.url}/{key}"
+        raise CheckpointNotFoundError(
+            f"nothing at {url}: it is no object, and there is no {MANIFEST_NAME} below it. Check "
+            "the key; 'gdsckpt ls' lists what is there.",
+            path=url,
+        ) from error
+    except AccessDeniedError as error:
+        raise refused or error from None
+
+
+def prefix_of(key: str) -> str:
+    """Give the beginning of the keys of a checkpoint's objects."""
+    return f"{key.rstrip('/')}/" if key else ""
+
+
+def read_raw_manifest(store: Store, prefix: str) -> bytes:
+    """Read a checkpoint's manifest as it stands.
+
+    Raises:
+        ObjectNotFoundError: There is none.
+        FormatError: It is larger than any manifest.
+    """
+    source = RemoteObject.find(store, f"{prefix}{MANIFEST_NAME}")
+    if source.nbytes > MANIFEST_MAX_BYTES:
+        raise FormatError(
+            f"{source.url} is larger than {MANIFEST_MAX_BYTES} bytes, which no manifest is. Use "
+            "another checkpoint.",
+            path=source.url,
+            offset=0,
+        )
+    raw = bytearray(source.nbytes)
+    source.read(0, memoryview(raw))
+    return bytes(raw)
+
+
+@contextlib.contextmanager
+def open_only_object(url: str, config: Config) -> Iterator[OpenedObject]:
+    """Open the object that an URL names, or the shard of a checkpoint that one rank wrote.
+
+    Raises:
+        ConfigError: The checkpoint has several ranks.
+        CheckpointNotFoundError: There is nothing.
+    """
+    with open_place(url, config) as place, contextlib.ExitStack() as stack:
+        if place.source is not None:
+            yield stack.enter_context(open_object(place.source, place.crew))
+            return
+        while True:
+            manifest = place.manifest
+            directory.require_one_rank(place.url, manifest)
+            try:
+                opened = stack.enter_context(place.open_listed(manifest.shards[0]))
+                break
+            except CheckpointNotFoundError:
+                newer = place.newer()
+                if newer is None:
+                    raise
+                place = newer
+        yield opened
