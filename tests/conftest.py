@@ -2,6 +2,9 @@ import importlib.util
 
 import pytest
 
+# The S3 server that all test files share.
+from seaweed import s3_environment, seaweed  # noqa: F401
+
 
 def _has_cuda() -> bool:
     if importlib.util.find_spec("torch") is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gdsckpt.errors import ConfigError
 from gdsckpt.store.base import Store
 from gdsckpt.store.limit import ConcurrencyLimit, LimitedStore, Pace, unpaced
 from gdsckpt.store.retry import RetryPolicy, RetryStore
@@ -49,4 +48,6 @@ def _open(url: StoreUrl, config: Config) -> Store:
         from gdsckpt.store.local import LocalStore
 
         return LocalStore("/", fsync=config.fsync)
-    raise ConfigError("s3:// stores are not there yet.", field="url")
+    from gdsckpt.store.s3 import open_s3
+
+    return open_s3(url.bucket, config)

@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from gdsckpt import native
+from gdsckpt.errors import ConfigError
 from gdsckpt.store.answers import Answer, Call, error_for
 from gdsckpt.store.base import PART_MIN_BYTES, Condition, UploadedPart
+
+_METADATA_NAME = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
+_METADATA_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?", re.ASCII)
+_METADATA_MAX_BYTES = 2048
+"""Source: Amazon S3 User Guide, "Working with object metadata"."""
+
+
+def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """Give the metadata if every store can keep it unchanged.
+
+    Raises:
+        ConfigError: It is no short ASCII text.
+    """
+    given = dict(metadata or {})
+    nbytes = sum(len(name) + len(value) for name, value in given.items())
+    names_fit = all(_METADATA_NAME.fullmatch(name) for name in given)
+    values_fit = all(_METADATA_VALUE.fullmatch(value) for value in given.values())
+    if not (names_fit and values_fit and nbytes <= _METADATA_MAX_BYTES):
+        raise ConfigError(
+            f"metadata of {nbytes} bytes cannot be kept: names are of a-z, 0-9 and '-', values "
+            "printable ASCII without blanks at the ends, and all of it at most "
+            f"{_METADATA_MAX_BYTES} bytes.",
+            field="metadata",
+        )
+    return given
 
 
 def check_digest(url: str, call: Call, *, actual: int, expected: int) -> None:

@@ -22,7 +22,7 @@ from gdsckpt.store.base import (
     Upload,
     UploadedPart,
 )
-from gdsckpt.store.checks import check_assembly, check_condition, check_digest
+from gdsckpt.store.checks import check_assembly, check_condition, check_digest, check_metadata
 from gdsckpt.store.listing import check_delimiter
 from gdsckpt.store.url import check_key
 
@@ -108,7 +108,7 @@ class LocalStore:
             files.make_directories(target.parent, fsync=self._fsync)
             with files.temporary_file(target) as (fd, path):
                 files.write_all(fd, body)
-                attributes = files.Attributes(crc32, dict(metadata or {}))
+                attributes = files.Attributes(crc32, check_metadata(metadata))
                 return self._commit(call, (fd, path), attributes, condition)
 
     def create_upload(self, key: str, *, metadata: Mapping[str, str] | None = None) -> Upload:
@@ -116,7 +116,7 @@ class LocalStore:
         target = self._path(key)
         with self._errors_of(Call("create_upload", key)):
             files.make_directories(target.parent, fsync=self._fsync)
-            return Upload(key, uploads.create(target, metadata or {}), "FULL_OBJECT")
+            return Upload(key, uploads.create(target, check_metadata(metadata)), "FULL_OBJECT")
 
     def put_part(
         self, upload: Upload, number: int, body: memoryview, *, crc32: int

@@ -19,7 +19,7 @@ from gdsckpt.store.base import (
     Upload,
     UploadedPart,
 )
-from gdsckpt.store.checks import check_assembly, check_condition, check_digest
+from gdsckpt.store.checks import check_assembly, check_condition, check_digest, check_metadata
 from gdsckpt.store.listing import page_of
 from gdsckpt.store.url import check_key
 
@@ -97,13 +97,13 @@ class MemoryStore:
         """As ``Store``."""
         call = Call("put", check_key(key), body.nbytes)
         check_digest(self._url, call, actual=native.crc32(body), expected=crc32)
-        return self._write(call, body.tobytes(), (crc32, metadata or {}), condition)
+        return self._write(call, body.tobytes(), (crc32, check_metadata(metadata)), condition)
 
     def create_upload(self, key: str, *, metadata: Mapping[str, str] | None = None) -> Upload:
         """As ``Store``."""
         upload = Upload(check_key(key), secrets.token_hex(16), "FULL_OBJECT")
         with self._lock:
-            self._uploads[upload.upload_id] = _PendingUpload(key, dict(metadata or {}))
+            self._uploads[upload.upload_id] = _PendingUpload(key, check_metadata(metadata))
         return upload
 
     def put_part(
