@@ -6,19 +6,21 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from gdsckpt import tracing
 from gdsckpt._version import __version__
 from gdsckpt.config import Config
 from gdsckpt.engine.base import Progress
 from gdsckpt.errors import ConfigError
+from gdsckpt.remote import storing
 from gdsckpt.report import SaveReport
 from gdsckpt.staging import directory as checkpoint_directory
 from gdsckpt.staging import files, stream, writer
 from gdsckpt.staging.content import ShardContent
 from gdsckpt.staging.directory import SaveIdentity
 from gdsckpt.staging.writer import WrittenShard
+from gdsckpt.store import is_url
 from gdsckpt.tensors import collector
 from gdsckpt.tensors.memory import StateMemory
 from gdsckpt.tensors.naming import tensor_entries
@@ -41,7 +43,9 @@ def save(
     Args:
         obj: Anything that ``torch.save`` takes; arrays on GPUs (CuPy, Numba, DLPack) are saved as
             torch tensors. Must not change until the function returns.
-        f: Path, or a binary file object open for writing, seekable or not.
+        f: Path, a binary file object open for writing, seekable or not, or an URL (``s3://``,
+            ``file://``, ``memory://``): then a file in the temporary directory is written and
+            uploaded, and becomes the object at exactly that key.
         config: Settings; also read from ``GDSCKPT_*``.
         progress: Called with (bytes done, bytes in all) now and then.
 
@@ -52,19 +56,24 @@ def save(
         StorageError: The save failed; a file at ``f`` is what it was before. Only where ``path`` of
             the error is the directory, its sync failed after the rename: the new file is there and
             whole, but a power failure may bring back the old one.
+        StoreError: The object store refused or could not be reached: what was at the URL is there
+            still, unless a note says otherwise.
         ConfigError: ``obj`` cannot be pickled, or a setting is wrong.
     """
     settings = Config.resolve(config, os.environ)
     started = time.perf_counter()
     content = content_of(obj)
     planned = time.perf_counter()
-    if isinstance(f, (str, os.PathLike)):
+    upload_s = 0.0
+    if is_url(f):
+        written, upload_s = storing.write_object(str(f), content, settings, progress=progress)
+    elif isinstance(f, (str, os.PathLike)):
         written = writer.write_file(_target(f), content, settings, progress=progress)
     else:
         stream.require_binary(f, "write")
         name = str(getattr(f, "name", "")) or f"<{type(f).__name__}>"
         written = writer.write_stream(f, content, settings, name)
-    return _report(written, content, started, planned)
+    return _report(written, content, _Times(started, planned, upload_s))
 
 
 def save_checkpoint(
@@ -81,13 +90,15 @@ def save_checkpoint(
 
     Args:
         obj: As for :func:`save`.
-        directory: Made if absent; its parent must exist.
+        directory: Made if absent; its parent must exist. Or an URL: then its key is the beginning
+            of the keys of the objects.
         step: Training step, at least 0.
         config: Settings; also read from ``GDSCKPT_*``.
         progress: Called with (bytes done, bytes in all) now and then.
 
     Raises:
         StorageError: The save failed; a checkpoint in ``directory`` is what it was.
+        StoreError: The object store refused or could not be reached; likewise.
         ConfigError: ``step`` or a setting is wrong.
     """
     if type(step) is not int or step < 0:
@@ -97,10 +108,16 @@ def save_checkpoint(
     content = content_of(obj)
     planned = time.perf_counter()
     identity = SaveIdentity(step, f"gdsckpt {__version__}")
-    _, written = checkpoint_directory.write_directory(
-        Path(files.local_path(directory)), content, identity, settings, progress=progress
-    )
-    return _report(written, content, started, planned)
+    upload_s = 0.0
+    if is_url(directory):
+        written, upload_s = storing.write_checkpoint(
+            str(directory), content, identity, settings, progress=progress
+        )
+    else:
+        _, written = checkpoint_directory.write_directory(
+            Path(files.local_path(directory)), content, identity, settings, progress=progress
+        )
+    return _report(written, content, _Times(started, planned, upload_s))
 
 
 def _target(f: str | os.PathLike[str]) -> Path:
@@ -139,17 +156,23 @@ def content_of(obj: object) -> ShardContent:
         )
 
 
-def _report(
-    written: WrittenShard, content: ShardContent, started: float, planned: float
-) -> SaveReport:
+class _Times(NamedTuple):
+    """When the call began and its plan was ready, and the seconds of its upload."""
+
+    started: float
+    planned: float
+    upload_s: float
+
+
+def _report(written: WrittenShard, content: ShardContent, times: _Times) -> SaveReport:
     return SaveReport(
         path=written.path,
         nbytes=written.nbytes,
         payload_bytes=content.payload_bytes,
         num_tensors=len(content.tensors),
         num_records=written.num_records,
-        seconds=time.perf_counter() - started,
-        plan_s=planned - started,
+        seconds=time.perf_counter() - times.started,
+        plan_s=times.planned - times.started,
         write_s=written.write_s,
         sync_s=written.sync_s,
         commit_s=written.commit_s,
@@ -157,4 +180,5 @@ def _report(
         engine_reasons=written.engine_reasons,
         direct_io=written.direct_io,
         crc32=written.crc32,
+        upload_s=times.upload_s,
     )

@@ -24,8 +24,10 @@ from gdsckpt.loading.restore import MapLocation, is_meta, restorer
 from gdsckpt.loading.source import ReadOptions, StorageSource
 from gdsckpt.loading.stock import load_stock
 from gdsckpt.loading.unpickle import looks_at_values, needs_stock_torch, unpickle
+from gdsckpt.remote.opening import OpenedObject, open_only_object
 from gdsckpt.staging import directory, files, indexing, reader, scanning, stream
 from gdsckpt.staging.shard import Origin, Shard
+from gdsckpt.store import is_url
 from gdsckpt.tensors import devices
 from gdsckpt.tensors.naming import KeySelection, Path, checked_keys, name_of, selector
 
@@ -50,8 +52,9 @@ def load(  # noqa: PLR0913 - torch.load's arguments, and ours by keyword only
     written, unless ``verify`` is False or the file carries none (one warning then).
 
     Args:
-        f: Path of a file or of a checkpoint directory of one rank, or a binary file object,
-            seekable or not.
+        f: Path or URL (``s3://``, ``file://``, ``memory://``) of a file or of a checkpoint
+            directory of one rank, or a binary file object, seekable or not. Of an object only what
+            is needed is received, straight to where it has to go.
         map_location: As for ``torch.load``: None, a device, a device string, a dict or a callable.
         weights_only: Refuse pickles that need more than tensors and plain values.
         verify: Check the bytes against their checksums.
@@ -74,6 +77,7 @@ def load(  # noqa: PLR0913 - torch.load's arguments, and ours by keyword only
         UnsafePickleError: ``weights_only`` refused the pickle.
         StateMismatchError: ``into`` or ``keys`` do not fit the checkpoint.
         StorageError: Reading failed.
+        StoreError: The object store failed, or the object was replaced meanwhile.
         ConfigError: An argument or a setting is wrong.
         MemoryError: The tensors do not fit into memory.
     """
@@ -86,8 +90,8 @@ def load(  # noqa: PLR0913 - torch.load's arguments, and ours by keyword only
         )
     restorer(map_location)  # a wrong one fails before anything is read
     keys = checked_keys(keys)
-    with _open(f, settings) as shard:
-        request = _Request(shard, settings, map_location, weights_only, verify)
+    with _open(f, settings) as opened:
+        request = _Request(opened, settings, map_location, weights_only, verify)
         request.warn_if_unverified()
         if into is not None:
             return request.fill(into, keys)
@@ -96,17 +100,29 @@ def load(  # noqa: PLR0913 - torch.load's arguments, and ours by keyword only
         return request.whole()
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Opened:
+    """What is loaded: a local file, or an object."""
+
+    shard: Shard
+    remote: OpenedObject | None = None
+
+
 @contextlib.contextmanager
-def _open(f: str | os.PathLike[str] | BinaryIO, config: Config) -> Iterator[Shard]:
+def _open(f: str | os.PathLike[str] | BinaryIO, config: Config) -> Iterator[_Opened]:
+    if is_url(f):
+        with open_only_object(str(f), config) as remote:
+            yield _Opened(remote.shard, remote)
+        return
     if not isinstance(f, (str, os.PathLike)):
         stream.require_binary(f, "read")
         with reader.open_stream(f, direct_io=config.direct_io) as shard:
-            yield shard
+            yield _Opened(shard)
         return
     path = files.local_path(f)
     opened = directory.open_only_shard if os.path.isdir(path) else reader.open_shard  # noqa: PTH112 - Path.is_dir raises for names that are too long
     with opened(path, direct_io=config.direct_io) as shard:
-        yield shard
+        yield _Opened(shard)
 
 
 class _Request:
@@ -114,13 +130,14 @@ class _Request:
 
     def __init__(
         self,
-        shard: Shard,
+        opened: _Opened,
         config: Config,
         map_location: MapLocation,
         weights_only: bool,
         verify: bool,
     ) -> None:
-        self._shard = shard
+        self._shard = opened.shard
+        self._remote = opened.remote
         self._map_location = map_location
         self._weights_only = weights_only
         self._config = config
@@ -203,6 +220,8 @@ class _Request:
         )
 
     def _stock(self) -> Any:
+        if self._remote is not None:
+            self._remote.provide_all(None)  # torch reads the file by itself
         # Checked on the host, then read by torch.
         engine = shared_engine(self._config, scanning.slab_bytes_for(self._shard))
         return load_stock(
@@ -214,6 +233,8 @@ class _Request:
 
     def _engine(self, gpus: Collection[int]) -> Engine:
         """Pick the engine for reads to the host and to some GPUs."""
+        if self._remote is not None:
+            return self._remote.engine
         directory = files.directory_of(self._shard.fd)
         return choose_engine(self._config, directory=directory, devices=gpus).engine
 

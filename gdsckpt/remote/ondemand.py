@@ -97,6 +97,12 @@ class OnDemandFile:
                     gaps.append((begin, end))
             self._receive_all(gaps, None)
 
+    def forget(self) -> None:
+        """Receive again what was received, when it is asked for again."""
+        with self._lock:
+            self._begins.clear()
+            self._ends.clear()
+
     def provide_all(self, progress: base.Progress | None = None) -> None:
         """Have the whole object there; raises as :meth:`provide`."""
         with self._lock:

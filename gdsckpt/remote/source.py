@@ -61,7 +61,7 @@ class SourceFile:
         return memoryview(self.mapping)[part.file_offset : part.end_offset]
 
     def read_ahead(self, part: Part) -> None:
-        """Have the drive read a part in large requests; looking at its bytes asks for small ones."""
+        """Have the drive read a part in large requests; page faults would ask for small ones."""
         with contextlib.suppress(OSError):  # only advice
             os.posix_fadvise(self.fd, part.file_offset, part.nbytes, os.POSIX_FADV_WILLNEED)
 

@@ -103,25 +103,28 @@ class Uploader:
         crew: Sends parts.
         key: Of the object or checkpoint.
         config: Settings.
+
+    Attributes:
+        key: As given.
     """
 
     def __init__(self, store: Store, crew: Crew, key: str, config: Config) -> None:
         self._store = store
         self._crew = crew
-        self._key = key
+        self.key = key
         self._config = config
         self._sender = Sender(store, crew)
 
     @property
     def url(self) -> str:
         """What is uploaded to, for messages and reports."""
-        return f"{self._store.url}/{self._key}".rstrip("/")
+        return f"{self._store.url}/{self.key}".rstrip("/")
 
     def upload_file(self, path: str, progress: Progress | None) -> Sent:
         """Make an object of a file; raises as :func:`upload`."""
         self.require_key_of_object()
         with open_source(path, self._crew) as opened:
-            return self.send(opened, self._key, progress)
+            return self.send(opened, self.key, progress)
 
     def send(
         self, opened: SourceFile, key: str, progress: Progress | None, crc32: int | None = None
@@ -148,9 +151,9 @@ class Uploader:
         Raises:
             ConfigError: It is empty or ends with a slash.
         """
-        if not self._key or self._key.endswith("/"):
+        if not self.key or self.key.endswith("/"):
             raise ConfigError(
-                f"{self._store.url}/{self._key} names no object, and a file becomes the object at "
+                f"{self._store.url}/{self.key} names no object, and a file becomes the object at "
                 "exactly the key given. Give its whole URL.",
                 field="url",
             )
@@ -201,7 +204,7 @@ class Uploader:
 
     def key_of(self, name: str) -> str:
         """Give the key of a file of the checkpoint."""
-        return opening.prefix_of(self._key) + name
+        return opening.prefix_of(self.key) + name
 
     def commit(self, raw: bytes, manifest: Manifest) -> None:
         """Put the manifest: from now on it is the checkpoint at this URL.
@@ -242,7 +245,7 @@ class Uploader:
         except AccessDeniedError:  # as of what is not there, where a bucket may not be listed
             return b"", IF_ABSENT
         with contextlib.suppress(GdsckptError):
-            raw = opening.read_raw_manifest(self._store, opening.prefix_of(self._key))
+            raw = opening.read_raw_manifest(self._store, opening.prefix_of(self.key))
             return raw, Condition(if_match=info.etag)
         return b"", Condition(if_match=info.etag)
 

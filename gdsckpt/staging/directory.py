@@ -81,20 +81,25 @@ def write_directory(
         name = shard_name(0, attempt)
         with _removed_unless_committed(directory, attempt, name):
             written = writer.write_file(directory / name, content, config, progress=progress)
-            entry = ShardEntry(name, written.nbytes, written.crc32, written.table_sha256)
-            manifest = Manifest(
-                step=identity.step,
-                attempt=attempt,
-                world_size=1,
-                created_by=identity.created_by,
-                wall_time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                engine=written.engine,
-                engine_reasons=written.engine_reasons,
-                shards=(entry,),
-            )
+            manifest = manifest_of(identity, attempt, written)
             commit(directory, manifest_format.encode(manifest), config)
         remove_other_shards(directory, manifest)
     return manifest, written
+
+
+def manifest_of(identity: SaveIdentity, attempt: str, written: WrittenShard) -> Manifest:
+    """Make the manifest of a checkpoint of one rank, whose shard was written just now."""
+    entry = ShardEntry(shard_name(0, attempt), written.nbytes, written.crc32, written.table_sha256)
+    return Manifest(
+        step=identity.step,
+        attempt=attempt,
+        world_size=1,
+        created_by=identity.created_by,
+        wall_time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        engine=written.engine,
+        engine_reasons=written.engine_reasons,
+        shards=(entry,),
+    )
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import hashlib
 import io
 import logging
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -39,7 +40,16 @@ def local_path(path: object) -> str:
     text = os.fsdecode(path)
     if not text or "\0" in text:
         raise ConfigError(f"{text!r} is no path: it is empty or has a NUL.", field="f")
+    if not isinstance(path, str) and _BROKEN_URL.match(text):
+        raise ConfigError(
+            f"{text!r} was an URL before it became a path, which took a slash away. Pass it as a "
+            "str.",
+            field="f",
+        )
     return text
+
+
+_BROKEN_URL = re.compile(r"(s3|file|memory):/[^/]")
 
 
 @dataclass(frozen=True, slots=True)
