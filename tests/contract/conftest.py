@@ -74,7 +74,8 @@ def environment_of(lane, commands):
         return {**cuda, **real_cufile.environment(), **real}
     commands = dict(commands)
     stages = {"NVTX_INJECTION64_PATH": str(stage_clock())} if commands.pop("stages", False) else {}
-    return {**stand_ins.environment(**commands), **stages}
+    # Saves of whole states: auto would try cuFile where this machine has what it asks for.
+    return {"GDSCKPT_ENGINE": "pinned", **stand_ins.environment(**commands), **stages}
 
 
 @functools.cache
