@@ -167,7 +167,7 @@ def _cuda_error(text: str, name: str, op: str, path: str, request: Request | Non
     why = text[text.index(name) :]
     return CudaError(
         f"{_what(op, path, request)} failed: {why}. Look at 'nvidia-smi' and the kernel log.",
-        op=op,
+        op=None,  # KvikIO does not name the function
         code=_cuda_code(name),
     )
 

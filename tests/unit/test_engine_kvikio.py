@@ -565,7 +565,7 @@ assert cufile.stat("live.handles") == 0
         # KvikIO does not tell why a cuFileRead failed.
         ("cuFileRead code=5030", "read", "CuFileError", "cuFileRead", None),
         ("cuFileHandleRegister code=5027", "write", "CuFileError", "cuFileHandleRegister", 5027),
-        ("cuFileHandleRegister code=5011 detail=801", "read", "CudaError", "open", 801),
+        ("cuFileHandleRegister code=5011 detail=801", "read", "CudaError", None, 801),
     ],
 )
 def test_faults_of_cufile_are_the_right_errors(run_cufile, fault, start, kind, op, code):

@@ -106,7 +106,7 @@ def test_error_of_cuda_without_a_driver_has_no_code():
         "CUDA error at: /cpp/posix_io.hpp:257: CUDA_ERROR_NEVER_HEARD_OF(an illegal memory access)"
     )
     assert isinstance(found, CudaError)
-    assert found.code is None
+    assert (found.op, found.code) == (None, None)
     assert "CUDA_ERROR_NEVER_HEARD_OF(an illegal memory access)" in str(found)
 
 
