@@ -66,6 +66,10 @@ class _Body:
     def __iter__(self) -> Iterator[bytes]:
         raise TypeError("the body is sent from memory")
 
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Exist: awscrt, which signs where it is installed, takes nothing without it."""
+        raise TypeError("the body is sent from memory")
+
     def read(self, nbytes: int = -1) -> bytes:
         raise TypeError("the body is sent from memory")
 
@@ -214,8 +218,9 @@ class S3Client:
         transfer: _Transfer = getattr(self._threads, "transfer", None) or _Transfer()
         headers = [(_text(name), _text(value)) for name, value in request.headers.items()]
         transfer.secrets = _secrets_of(dict(headers))
-        # No body is held back until the server says that it wants it: an early answer ends it.
-        headers = [(name, value) for name, value in headers if name.lower() != "expect"]
+        # No body is held back until the server says that it wants it: an early answer ends it. Host
+        # is there only where awscrt signed; the transport has its own, and two are refused.
+        headers = [each for each in headers if each[0].lower() not in ("expect", "host")]
         response = self._pool.exchange(
             Request(request.method, request.url, headers, _view_of(request.body), transfer.into)
         )
