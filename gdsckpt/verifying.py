@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from gdsckpt.config import Config
-from gdsckpt.engine.base import Progress
+from gdsckpt.engine.base import Engine, Progress
 from gdsckpt.engine.pinned import shared_engine
 from gdsckpt.errors import CheckpointNotFoundError, FormatError, ShortTransferError
 from gdsckpt.format.manifest import Manifest, ShardEntry
 from gdsckpt.format.zipfmt import LOCAL_SIGNATURE
+from gdsckpt.remote.opening import OpenedObject, Place, open_object, open_place
 from gdsckpt.report import Damage, VerifyReport
 from gdsckpt.staging import directory, files, indexing, reader, scanning
 from gdsckpt.staging.shard import Origin, Shard, read_at
+from gdsckpt.store import is_url
 
 
 def verify(
@@ -27,7 +29,8 @@ def verify(
     """Check every byte of a file or checkpoint directory against its checksums.
 
     Args:
-        path: A file, or a directory with a ``manifest.json``.
+        path: A file, or a directory with a ``manifest.json``; or the URL of either, which is
+            received whole, but not kept.
         config: Settings; also read from ``GDSCKPT_*``.
         progress: Called with (bytes done, bytes in all) now and then; per shard.
 
@@ -39,8 +42,12 @@ def verify(
         CheckpointNotFoundError: There is nothing at ``path``.
         FormatError: It is no checkpoint of any kind.
         StorageError: Reading failed.
+        StoreError: The object store failed, or the object was replaced meanwhile.
     """
     settings = Config.resolve(config, os.environ)
+    if is_url(path):
+        with open_place(str(path), settings) as place:
+            return _verify_place(place, settings, progress)
     shown = files.local_path(path)
     if os.path.isdir(shown):  # noqa: PTH112 - Path.is_dir raises for names that are too long
         return _verify_directory(shown, settings, progress)
@@ -50,7 +57,7 @@ def verify(
     except (FormatError, ShortTransferError) as error:
         if isinstance(error, _NotACheckpointError) or not Path(path).is_file():
             raise
-        return _damaged_report(shown, error)
+        return _damaged_report(shown, error, _size_of(shown))
 
 
 class _NotACheckpointError(FormatError):
@@ -58,7 +65,7 @@ class _NotACheckpointError(FormatError):
 
 
 def _verify_shard(
-    shard: Shard, config: Config, progress: Progress | None
+    shard: Shard, config: Config, progress: Progress | None, remote: OpenedObject | None = None
 ) -> tuple[VerifyReport, int | None]:
     """Verify an open file; gives the report and, for our own files, the CRC-32 of all of it."""
     if shard.origin is Origin.NO_ZIP:
@@ -71,7 +78,11 @@ def _verify_shard(
             offset=0,
         )
     # Whatever engine is asked for: all of it is read to the host, to be compared.
-    engine = shared_engine(config, scanning.slab_bytes_for(shard))
+    engine: Engine = shared_engine(config, scanning.slab_bytes_for(shard))
+    if remote is not None and shard.origin is Origin.GDSCKPT:
+        engine = remote.engine
+    elif remote is not None:
+        remote.provide_all(progress)  # one request for many records
     found = scanning.scan(shard, engine, progress)
     ok: bool | None = True
     reason = ""
@@ -122,10 +133,15 @@ def _verify_directory(path: str, config: Config, progress: Progress | None) -> V
     except CheckpointNotFoundError:
         raise
     except FormatError as error:
-        return _damaged_report(path, error)
+        return _damaged_report(path, error, 0)
     shards = tuple(_verify_listed(path, entry, config, progress) for entry in manifest.shards)
     if not all(shard.ok for shard in shards) and _is_outdated(path, manifest):
         return _verify_directory(path, config, progress)
+    return _report_of_all(path, shards)
+
+
+def _report_of_all(path: str, shards: tuple[VerifyReport, ...]) -> VerifyReport:
+    """Sum up the reports of a checkpoint's shards."""
     bad = [shard for shard in shards if not shard.ok]
     return VerifyReport(
         path=path,
@@ -160,16 +176,61 @@ def _verify_listed(
                 raise directory.not_as_listed(shard.path)
             return report
     except (FormatError, ShortTransferError, CheckpointNotFoundError) as error:
-        return _damaged_report(shown, error)
+        return _damaged_report(shown, error, _size_of(shown))
 
 
-def _damaged_report(path: str, error: Exception) -> VerifyReport:
-    """Report damage that keeps a file from being read any further."""
-    offset = getattr(error, "offset", None) or 0
+def _verify_place(place: Place, config: Config, progress: Progress | None) -> VerifyReport:
+    """Verify what an URL names."""
+    if place.source is not None:
+        try:
+            with open_object(place.source, place.crew) as opened:
+                return _verify_shard(opened.shard, config, progress, opened)[0]
+        except FormatError as error:
+            if isinstance(error, _NotACheckpointError):
+                raise
+            return _damaged_report(place.url, error, place.source.nbytes)
     try:
-        nbytes = Path(path).stat().st_size
-    except OSError:  # missing, or gone since
-        nbytes = 0
+        manifest = place.manifest
+    except FormatError as error:
+        return _damaged_report(place.url, error, 0)
+    shards = tuple(_verify_object(place, entry, config, progress) for entry in manifest.shards)
+    newer = None if all(shard.ok for shard in shards) else place.newer()
+    if newer is not None:
+        return _verify_place(newer, config, progress)
+    return _report_of_all(place.url, shards)
+
+
+def _verify_object(
+    place: Place, entry: ShardEntry, config: Config, progress: Progress | None
+) -> VerifyReport:
+    """Verify a shard that the manifest of a checkpoint in a store names."""
+    url = f"{place.url}/{entry.name}"
+    nbytes = 0
+    try:
+        source = place.find(entry)
+        nbytes = source.nbytes
+        with place.open_listed(entry, source) as opened:
+            report, crc32 = _verify_shard(opened.shard, config, progress, opened)
+            if report.ok is False:
+                return report
+            if crc32 != entry.crc32:
+                raise directory.not_as_listed(url)
+            return report
+    except (FormatError, CheckpointNotFoundError) as error:
+        return _damaged_report(url, error, nbytes)
+
+
+def _size_of(path: str) -> int:
+    """Give a file's size, 0 where it is missing or gone since."""
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
+
+
+def _damaged_report(path: str, error: Exception, nbytes: int) -> VerifyReport:
+    """Report damage that keeps a file of some size from being read any further."""
+    offset = getattr(error, "offset", None) or 0
     damage = Damage(
         path=path, offset=offset, nbytes=max(0, nbytes - offset), tensors=(), what=str(error)
     )

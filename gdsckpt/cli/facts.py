@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gdsckpt.config import Config
 from gdsckpt.errors import StateMismatchError
 from gdsckpt.format import layout
 from gdsckpt.format.table import ChunkTable, TensorEntry
+from gdsckpt.remote.opening import open_object, open_place
 from gdsckpt.staging import directory, indexing, reader
 from gdsckpt.staging.shard import Origin, Shard
+from gdsckpt.store import is_url
 
 _NAMES_OF_ITEM_BYTES = {
     2: "bfloat16 bits16 float16 int16 uint16",
@@ -96,19 +99,23 @@ class CheckpointFacts:
         return dataclasses.asdict(self)
 
 
-def read_facts(path: str, *, prefix: str = "") -> CheckpointFacts:
+def read_facts(path: str, *, config: Config, prefix: str = "") -> CheckpointFacts:
     """Read the structures of a file, or of all shards of a checkpoint directory.
 
     Args:
-        path: File or directory.
+        path: File or directory, or the URL of either.
+        config: Settings, for URLs.
         prefix: Keep only tensors whose name begins with these components.
 
     Raises:
         CheckpointNotFoundError: There is nothing.
+        StoreError: An object store cannot be asked.
         FormatError: It is no checkpoint, or damaged.
         StateMismatchError: ``prefix`` names no tensor.
     """
-    if not Path(path).is_dir():
+    if is_url(path):
+        facts = _facts_at(path, config)
+    elif not Path(path).is_dir():
         with reader.open_shard(path) as shard:
             facts = CheckpointFacts(path, None, (_facts_of(shard, None),))
     else:
@@ -120,6 +127,19 @@ def read_facts(path: str, *, prefix: str = "") -> CheckpointFacts:
                 files.append(dataclasses.replace(file, path=str(Path(path) / entry.name)))
         facts = CheckpointFacts(path, dataclasses.asdict(manifest), tuple(files))
     return _only(facts, prefix) if prefix else facts
+
+
+def _facts_at(url: str, config: Config) -> CheckpointFacts:
+    with open_place(url, config) as place:
+        if place.source is not None:
+            with open_object(place.source, place.crew) as opened:
+                return CheckpointFacts(place.url, None, (_facts_of(opened.shard, None),))
+        manifest = place.manifest
+        files = []
+        for entry in manifest.shards:
+            with place.open_listed(entry) as opened:
+                files.append(_facts_of(opened.shard, manifest.engine))
+        return CheckpointFacts(place.url, dataclasses.asdict(manifest), tuple(files))
 
 
 def kind_of(shard: Shard) -> str:

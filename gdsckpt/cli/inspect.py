@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gdsckpt.cli import output
+from gdsckpt.cli import output, urls
 from gdsckpt.cli.exits import Exit
 from gdsckpt.cli.facts import CheckpointFacts, FileFacts, read_facts
 from gdsckpt.units import format_binary_bytes, format_bytes
@@ -13,7 +13,8 @@ from gdsckpt.units import format_binary_bytes, format_bytes
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("path", metavar="PATH", help="file or checkpoint directory")
+    parser.add_argument("path", metavar="PATH", help="file or checkpoint directory, or its URL")
+    urls.add_endpoint(parser)
     parser.add_argument(
         "--tensors",
         metavar="PREFIX",
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the facts."""
-    facts = read_facts(arguments.path, prefix=arguments.tensors)
+    facts = read_facts(arguments.path, prefix=arguments.tensors, config=arguments.config)
     if arguments.json:
         output.json_document(facts.as_dict())
         return Exit.OK

@@ -24,7 +24,7 @@ from gdsckpt.errors import (
 from gdsckpt.format.manifest import MANIFEST_NAME, Manifest
 from gdsckpt.staging import directory as checkpoints
 from gdsckpt.staging import files, reader
-from gdsckpt.staging.shard import Origin, Shard
+from gdsckpt.staging.shard import Origin, Shard, read_at
 
 COMPLETE = "complete"
 DAMAGED = "damaged structure"
@@ -221,11 +221,11 @@ def _checkpoint_row(where: Path) -> Row:
         return _bare_row(where, "checkpoint", DAMAGED, str(error))
     except OSError as error:
         return _unreadable(where, error)
-    state, reason, num_tensors = COMPLETE, "", 0
+    state, reason, total = COMPLETE, "", 0
     for entry in manifest.shards:
         try:
             with checkpoints.open_listed_shard(where, entry) as shard:
-                num_tensors += _num_tensors(shard) or 0
+                total += num_tensors(shard) or 0
         except (FormatError, ShortTransferError, CheckpointNotFoundError) as error:
             state, reason = DAMAGED, str(error)
         except OSError as error:
@@ -237,7 +237,7 @@ def _checkpoint_row(where: Path) -> Row:
         reason=reason,
         step=manifest.step,
         nbytes=sum(entry.nbytes for entry in manifest.shards),
-        num_tensors=None if state == DAMAGED else num_tensors,
+        num_tensors=None if state == DAMAGED else total,
         engine=manifest.engine,
         modified_s=_modified_s(where / MANIFEST_NAME),
     )
@@ -251,34 +251,52 @@ def _file_row(path: Path) -> Row:
         return _bare_row(path, "temporary", WRITING, "a living process writes it")
     try:
         with reader.open_shard(path) as shard:
-            return _shard_row(path, shard)
+            return shard_row(str(path), shard, _modified_s(path))
     except (FormatError, ShortTransferError) as error:
         return _bare_row(path, "gdsckpt", DAMAGED, str(error))
     except OSError as error:
         return _unreadable(path, error)
 
 
-def _shard_row(path: Path, shard: Shard) -> Row:
-    try:
-        kind = kind_of(shard)
-    except FormatError as error:
-        if os.pread(shard.fd, len(_ZIP_BEGINNING), 0) == _ZIP_BEGINNING:
-            return _bare_row(path, "zip", DAMAGED, str(error))
-        return _bare_row(path, "other", NO_CHECKPOINT, str(error))
-    if kind == "zip":
-        reason = f"{path} is a zip archive without data.pkl, so torch did not write it"
-        return _bare_row(path, kind, NO_CHECKPOINT, reason)
+def shard_row(path: str, shard: Shard, modified_s: float | None) -> Row:
+    """Give the row of an open, indexed file.
+
+    Args:
+        path: As the user would name it.
+        shard: The file.
+        modified_s: Time of its last change.
+
+    Raises:
+        FormatError: Its chunk table is damaged.
+    """
+    kind, state, reason = _kind_and_state(path, shard)
     return Row(
-        path=str(path),
+        path=path,
         kind=kind,
-        state=COMPLETE,
+        state=state,
+        reason=reason,
         nbytes=shard.nbytes,
-        num_tensors=_num_tensors(shard),
-        modified_s=_modified_s(path),
+        num_tensors=num_tensors(shard) if state == COMPLETE else None,
+        modified_s=modified_s,
     )
 
 
-def _num_tensors(shard: Shard) -> int | None:
+def _kind_and_state(path: str, shard: Shard) -> tuple[str, str, str]:
+    try:
+        kind = kind_of(shard)
+    except FormatError as error:
+        head = read_at(shard.fd, shard.path, 0, min(len(_ZIP_BEGINNING), shard.nbytes))
+        if head == _ZIP_BEGINNING:
+            return "zip", DAMAGED, str(error)
+        return "other", NO_CHECKPOINT, str(error)
+    if kind == "zip":
+        reason = f"{path} is a zip archive without data.pkl, so torch did not write it"
+        return kind, NO_CHECKPOINT, reason
+    return kind, COMPLETE, ""
+
+
+def num_tensors(shard: Shard) -> int | None:
+    """Give the number of named tensors; None where the file does not tell."""
     return len(shard.read_table().tensors) if shard.origin is Origin.GDSCKPT else None
 
 

@@ -1,6 +1,7 @@
 """List checkpoints: files of gdsckpt and torch, checkpoint directories, leftovers of killed saves.
 
-Of a directory, its files and the checkpoint directories in it are listed; nothing below those.
+Of a directory, its files and the checkpoint directories in it are listed; nothing below those. An
+URL names an object, or stands for the directory of all keys below it.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gdsckpt.cli import listing, output
+from gdsckpt.cli import bucket_listing, listing, output, urls
 from gdsckpt.cli.exits import Exit, worst
 from gdsckpt.cli.listing import Row
-from gdsckpt.errors import GdsckptError
+from gdsckpt.config import Config
+from gdsckpt.errors import ConfigError, GdsckptError
+from gdsckpt.store import is_url
 from gdsckpt.units import format_bytes, format_duration
 
 _EXPLAINED = (listing.DAMAGED, listing.UNREADABLE, listing.NO_MANIFEST, listing.NO_CHECKPOINT)
@@ -21,8 +24,13 @@ _EXPLAINED = (listing.DAMAGED, listing.UNREADABLE, listing.NO_MANIFEST, listing.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "paths", nargs="*", default=["."], metavar="PATH", help="file or directory (default: .)"
+        "paths",
+        nargs="*",
+        default=["."],
+        metavar="PATH",
+        help="file or directory (default: .), or an URL",
     )
+    urls.add_endpoint(parser)
     parser.add_argument(
         "--remove-leftovers",
         action="store_true",
@@ -37,11 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     removed: list[Path] = []
     codes: list[Exit] = []
     for text in arguments.paths:
-        path = Path(text)
         try:
             if arguments.remove_leftovers:
-                removed.extend(listing.remove_leftovers(path))
-            rows.extend(listing.rows_of(path))
+                removed.extend(_remove_leftovers(text))
+            rows.extend(_rows_of(text, arguments.config))
         except (GdsckptError, OSError) as exc:
             if arguments.debug:
                 output.traceback(exc)
@@ -59,6 +66,20 @@ def run(arguments: argparse.Namespace) -> int:
     elif not codes:
         output.note(f"no checkpoints in {', '.join(arguments.paths)}")
     return worst(codes)
+
+
+def _rows_of(text: str, config: Config) -> list[Row]:
+    return bucket_listing.rows_of(text, config) if is_url(text) else listing.rows_of(Path(text))
+
+
+def _remove_leftovers(text: str) -> list[Path]:
+    if is_url(text):
+        raise ConfigError(
+            f"{text}: --remove-leftovers is for local directories only. Delete what is shown as "
+            "leftover with the tools of the store.",
+            field="remove_leftovers",
+        )
+    return listing.remove_leftovers(Path(text))
 
 
 def _print(rows: list[Row]) -> None:

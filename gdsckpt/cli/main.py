@@ -21,6 +21,8 @@ COMMANDS = {
     "ls": "list checkpoints and the leftovers of killed saves",
     "inspect": "show format and tensors of a file or checkpoint directory",
     "verify": "check every byte against its checksum",
+    "upload": "send a file or checkpoint directory to an object store",
+    "fetch": "get a file or checkpoint from an object store, checked",
     "diff": "which tensors changed from one checkpoint to another, and by how much",
     "probe": "what this host and a directory's file system can do",
     "demo": "train, save, resume in a new process, and compare to the last bit",
@@ -71,6 +73,8 @@ def _run(arguments: argparse.Namespace) -> int:
     """Resolve the settings and run the command."""
     try:
         overrides = _overrides(arguments.early_settings + arguments.late_settings)
+        if getattr(arguments, "endpoint_url", None):
+            overrides["endpoint_url"] = arguments.endpoint_url
         arguments.config = Config.resolve(overrides, os.environ)
     except ConfigError as exc:
         output.error(output.error_text(exc))
@@ -112,7 +116,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     exits = "\n".join(f"  {code:d}  {meaning}" for code, meaning in MEANINGS.items())
     parser = _Parser(
         prog=output.PROGRAM,
-        description="Look at, check and compare checkpoints of PyTorch training.",
+        description="Look at, check, compare and move checkpoints of PyTorch training.",
         epilog=f"exit codes:\n{exits}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

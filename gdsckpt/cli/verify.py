@@ -10,7 +10,7 @@ import argparse
 import time
 from typing import Any
 
-from gdsckpt.cli import output
+from gdsckpt.cli import output, urls
 from gdsckpt.cli.exits import Exit, worst
 from gdsckpt.errors import GdsckptError
 from gdsckpt.report import Damage, VerifyReport
@@ -22,7 +22,10 @@ _EXIT_OF = {True: Exit.OK, False: Exit.FINDING, None: Exit.UNVERIFIABLE}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="file or checkpoint directory")
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="file or checkpoint directory, or its URL"
+    )
+    urls.add_endpoint(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 

@@ -88,17 +88,18 @@ class ChunkReceiver:
         """
         buffer = self.buffers.take()
         try:
-            for attempt in range(RECEIVES_MAX):
-                crcs = self._receive_once(span, buffer)
-                wanted = self.expected[span.first_chunk : span.first_chunk + len(crcs)]
-                if self.stopped() or not wanted or list(wanted) == crcs:
+            crcs = self._receive_once(span, buffer)
+            wanted = list(self.expected[span.first_chunk : span.first_chunk + len(crcs)])
+            for attempt in range(1, RECEIVES_MAX):
+                if self.stopped() or not wanted or wanted == crcs:
                     break
                 logger.warning(
                     "received bytes of %s that do not match their checksum offset=%d attempt=%d",
                     self.source.url,
                     span.file_offset,
-                    attempt + 1,
+                    attempt,
                 )
+                crcs = self._receive_once(span, buffer)
             return crcs
         finally:
             self.buffers.give(buffer)

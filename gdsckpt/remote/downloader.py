@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from gdsckpt.errors import (
     CheckpointNotFoundError,
     ConfigError,
     GdsckptError,
+    UnverifiedWarning,
     storage_error_from,
 )
 from gdsckpt.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, is_plain_name
@@ -68,12 +70,19 @@ def fetch(
         else:
             target = shown
             received = fetcher.fetch_directory(Path(shown), progress)
+        is_verified = all(each.is_verified for each in received)
+        if not is_verified:
+            warnings.warn(
+                f"{place.url} carries no checksums: damage in it cannot be found.",
+                UnverifiedWarning,
+                stacklevel=2,
+            )
         return FetchReport(
             url=place.url,
             path=target,
             nbytes=sum(each.nbytes for each in received),
             num_objects=len(received),
-            is_verified=all(each.is_verified for each in received),
+            is_verified=is_verified,
             seconds=time.perf_counter() - started,
             direct_io=not any(each.refused for each in received),
             crc32=received[0].crc32 if place.source is not None else None,

@@ -132,14 +132,20 @@ class Place:
             ) from error
 
     @contextlib.contextmanager
-    def open_listed(self, entry: ShardEntry) -> Iterator[OpenedObject]:
+    def open_listed(
+        self, entry: ShardEntry, source: RemoteObject | None = None
+    ) -> Iterator[OpenedObject]:
         """Open a shard as the manifest names it.
+
+        Args:
+            entry: What the manifest says of it.
+            source: The object, if it has been looked up.
 
         Raises:
             CheckpointNotFoundError: It is missing.
             FormatError: It has not the size or the chunk table that the manifest names.
         """
-        with open_object(self.find(entry), self.crew) as opened:
+        with open_object(source or self.find(entry), self.crew) as opened:
             directory.require_as_listed(opened.shard, entry, opened.shard.path)
             yield opened
 

@@ -76,11 +76,21 @@ def upload(
     shown = files.local_path(path)
     started = time.perf_counter()
     with open_uploader(url, settings) as uploader:
-        if os.path.isdir(shown):  # noqa: PTH112 - Path.is_dir raises for names that are too long
+        is_directory = os.path.isdir(shown)  # noqa: PTH112 - Path.is_dir raises for long names
+        if is_directory:
             sent = uploader.upload_directory(shown, progress)
         else:
             sent = [uploader.upload_file(shown, progress)]
-        return uploader.report(shown, sent, time.perf_counter() - started)
+        return UploadReport(
+            path=shown,
+            url=uploader.url,
+            nbytes=sum(each.nbytes for each in sent),
+            sent_bytes=sum(each.nbytes for each in sent if each.num_parts),
+            num_objects=len(sent),
+            num_parts=sum(each.num_parts for each in sent),
+            seconds=time.perf_counter() - started,
+            crc32=None if is_directory else sent[0].crc32,
+        )
 
 
 @contextlib.contextmanager
@@ -260,19 +270,6 @@ class Uploader:
                     self._store.delete(self.key_of(entry.name))
         except GdsckptError as error:
             logger.warning("shards of the checkpoint that was replaced stay: %s", error)
-
-    def report(self, path: str, sent: list[Sent], seconds: float) -> UploadReport:
-        """Sum up what was sent."""
-        return UploadReport(
-            path=path,
-            url=self.url,
-            nbytes=sum(each.nbytes for each in sent),
-            sent_bytes=sum(each.nbytes for each in sent if each.num_parts),
-            num_objects=len(sent),
-            num_parts=sum(each.num_parts for each in sent),
-            seconds=seconds,
-            crc32=sent[0].crc32 if len(sent) == 1 else None,
-        )
 
 
 def shifted(progress: Progress | None, before: int, total: int) -> Progress | None:

@@ -254,13 +254,18 @@ def not_as_listed(path: str) -> FormatError:
     )
 
 
+def is_shard_name(name: str) -> bool:
+    """Tell whether a file of this name is a shard that some save wrote."""
+    return _SHARD_NAME.fullmatch(name) is not None
+
+
 def abandoned_shards(directory: Path, manifest: Manifest | None) -> list[Path]:
     """List shards that no manifest names: of saves that were killed before their commit."""
     named = {shard.name for shard in manifest.shards} if manifest else set()
     return [
         path
         for path in sorted(directory.iterdir())
-        if _SHARD_NAME.fullmatch(path.name) and path.name not in named
+        if is_shard_name(path.name) and path.name not in named
     ]
 
 
