@@ -25,11 +25,26 @@ def seaweed(tmp_path_factory):
 @pytest.fixture
 def s3_environment(seaweed, monkeypatch, tmp_path):
     """Make boto3 find the server and the owner's keys, and nothing else of this machine."""
-    for name in (*_OWN, *(name.lower() for name in _OWN)):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-aws-config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-aws-credentials"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name, value in seaweed.environment_of().items():
-        monkeypatch.setenv(name, value)
+    point_boto3_at(seaweed, monkeypatch, tmp_path)
     return dict(os.environ)
+
+
+def point_boto3_at(server, patch, directory, *, identity=None, endpoint=None):
+    """Set the variables of boto3.
+
+    Args:
+        server: The server.
+        patch: A ``pytest.MonkeyPatch``.
+        directory: Where boto3 shall look for files, and find none.
+        identity: Whose keys; the owner's if None.
+        endpoint: URL of a proxy before the server, if any.
+    """
+    for name in (*_OWN, *(name.lower() for name in _OWN)):
+        patch.delenv(name, raising=False)
+    patch.setenv("AWS_CONFIG_FILE", str(directory / "no-aws-config"))
+    patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(directory / "no-aws-credentials"))
+    patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name, value in server.environment_of(identity).items():
+        patch.setenv(name, value)
+    if endpoint is not None:
+        patch.setenv("AWS_ENDPOINT_URL", endpoint)

@@ -117,16 +117,20 @@ def temporary_file(target: Path) -> Iterator[tuple[int, Path]]:
     """
     stem = f"{PREFIX}put-{hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()}-"
     _remove_leftovers(target.parent, stem)
-    path = target.parent / f"{stem}{secrets.token_hex(8)}"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield fd, path
-    finally:
-        os.close(fd)
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+    while True:
+        path = target.parent / f"{stem}{secrets.token_hex(8)}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.fstat(fd).st_nlink:
+                continue  # another put took it for a leftover before it was locked
+            yield fd, path
+            return
+        finally:
+            os.close(fd)
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
 
 
 def _remove_leftovers(directory: Path, stem: str) -> None:

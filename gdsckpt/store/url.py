@@ -94,8 +94,8 @@ def _problem_of(key: str) -> str:
         return "it is not Unicode text"
     if nbytes > KEY_MAX_BYTES:
         return f"it has {nbytes} bytes in UTF-8, of at most {KEY_MAX_BYTES}"
-    if "\0" in key:
-        return "it has a NUL"
+    if "\0" in key or "\\" in key:
+        return "it has a NUL or a backslash, which some servers make a '/' of"
     if key.startswith("/") or not _DOTS.isdisjoint(key.split("/")):
         return "it begins with '/' or has a part '.' or '..', which servers read as paths"
     if key.endswith("/"):

@@ -1,0 +1,492 @@
+"""A proxy before the S3 server that knows operations and does harm to them on demand.
+
+It hands ``Host`` through, so that signatures stay valid. Rules say which requests are harmed::
+
+    proxy.harm("UploadPart", answers(503, "SlowDown"), times=2)
+
+Each connection of a client has a thread; each request has a connection of its own to the server.
+"""
+
+import contextlib
+import dataclasses
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from urllib.parse import parse_qs, unquote, urlsplit
+
+HOST = "127.0.0.1"
+FOREVER = None
+_PIECE_BYTES = 256 << 10
+
+
+@dataclasses.dataclass
+class Rule:
+    """Requests of ``op`` whose key has ``key`` in it meet ``fault``, after ``skip``, ``times``."""
+
+    op: str
+    fault: Callable
+    times: int | None
+    skip: int
+    key: str
+    num_met: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """A request that came: its operation, its key and the fault that it met, if any."""
+
+    op: str
+    key: str
+    fault: str
+
+
+class Cut(Exception):
+    """The connection to the client is at its end; with a reset, or as if all were well."""
+
+    def __init__(self, *, reset=True):
+        super().__init__()
+        self.reset = reset
+
+
+class FaultProxy:
+    """The proxy; a context manager.
+
+    Args:
+        port: Of the server, on loopback.
+    """
+
+    def __init__(self, port):
+        self._upstream = (HOST, port)
+        self._lock = threading.Lock()
+        self._rules = []
+        self._closed = threading.Event()
+        self._connections = set()
+        self.seen = []
+
+    def __enter__(self):
+        self._listener = socket.create_server((HOST, 0), backlog=128)
+        self.port = self._listener.getsockname()[1]
+        self.endpoint = f"http://{HOST}:{self.port}"
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *exc):
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            connections = list(self._connections)
+        for each in connections:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def harm(self, op, fault, *, times=1, skip=0, key=""):
+        """Let requests meet a fault; of several rules the first that is not used up counts."""
+        with self._lock:
+            self._rules.append(Rule(op, fault, times, skip, key))
+
+    def heal(self):
+        """Drop all rules."""
+        with self._lock:
+            self._rules.clear()
+
+    def ops(self, op=None):
+        """Give the requests that came, all or of one operation."""
+        with self._lock:
+            return [each for each in self.seen if op in (None, each.op)]
+
+    def wait_closed(self):
+        """Wait for the end of the proxy."""
+        self._closed.wait()
+
+    def fault_for(self, op, key):
+        """Give the fault of the rule that a request meets, or None, and note the request."""
+        with self._lock:
+            found = next((rule for rule in self._rules if self._meets(rule, op, key)), None)
+            fault = found.fault if found else None
+            self.seen.append(Seen(op, key, getattr(fault, "__qualname__", "").split(".")[0]))
+            return fault
+
+    def _meets(self, rule, op, key):
+        if rule.op not in ("*", op) or rule.key not in key:
+            return False
+        rule.num_met += 1
+        nth = rule.num_met - rule.skip
+        return nth > 0 and (rule.times is None or nth <= rule.times)
+
+    def _start(self, target, *args):
+        threading.Thread(target=target, args=args, daemon=True).start()
+
+    def _accept(self):
+        while not self._closed.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._connections.add(connection)
+            self._start(self._serve, connection)
+
+    def _serve(self, connection):
+        try:
+            while Exchange(self, connection, self._upstream).run():
+                continue
+        except Cut as cut:
+            if cut.reset:
+                linger = struct.pack("ii", 1, 0)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        except OSError:
+            pass  # the client or the server is gone
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+            connection.close()
+
+
+class Exchange:
+    """One request of a client and what becomes of it."""
+
+    def __init__(self, proxy, client, upstream):
+        self.proxy = proxy
+        self.client = client
+        self._address = upstream
+        self._server = None
+        self._buffered = b""
+
+    def run(self):
+        """Do it; False where the client has no more requests."""
+        try:
+            head, self._buffered = receive_head(self.client)
+            if not head:
+                return False
+            self.lines = head.decode("latin-1").split("\r\n")
+            self.method, self.target, _ = self.lines[0].split(" ")
+            length = header_of(self.lines, "content-length")
+            self.body_left = int(length or 0) - len(self._buffered)
+            fault = self.proxy.fault_for(*operation_of(self.method, self.target))
+            if fault is None:
+                self.forward()
+            else:
+                fault(self)
+            return True
+        finally:
+            if self._server is not None:
+                self._server.close()
+
+    def forward(self, change=None):
+        """Hand the request to the server and its answer back; ``change(lines, body)`` alters it."""
+        self.send_request()
+        self.send_answer(change)
+
+    def send_request(self, *, most=None, flip=None):
+        """Hand the request on: ``most`` bytes of its body, or all, the byte ``flip`` changed."""
+        self._server = socket.create_connection(self._address)
+        lines = [line for line in self.lines if not line.lower().startswith("connection:")]
+        self._server.sendall("\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1"))
+        position = 0
+        for piece in self.body():
+            if most is not None and position + len(piece) >= most:
+                self._server.sendall(piece[: most - position])
+                return
+            if flip is not None and position <= flip < position + len(piece):
+                piece = flipped(piece, flip - position)
+            self._server.sendall(piece)
+            position += len(piece)
+
+    def body(self):
+        """Give the request's body in pieces."""
+        if self._buffered:
+            piece, self._buffered = self._buffered, b""
+            yield piece
+        while self.body_left > 0:
+            piece = self.client.recv(min(_PIECE_BYTES, self.body_left))
+            if not piece:
+                raise Cut
+            self.body_left -= len(piece)
+            yield piece
+
+    def send_answer(self, change=None):
+        """Hand the server's answer back."""
+        head, rest = receive_head(self._server)
+        if not head:
+            raise Cut(reset=False)
+        lines = [
+            line
+            for line in head.decode("latin-1").split("\r\n")
+            if not line.lower().startswith("connection:")
+        ]
+        if change is None:
+            self.client.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + rest)
+            while piece := self._server.recv(_PIECE_BYTES):
+                self.client.sendall(piece)
+            return
+        body = bytearray(rest)
+        while piece := self._server.recv(_PIECE_BYTES):
+            body += piece
+        change(self, lines, body)
+
+    def drain(self):
+        """Take the request's body and throw it away."""
+        for _ in self.body():
+            continue
+
+    def reply(self, status, lines=(), body=b""):
+        """Answer in the place of the server."""
+        head = [f"HTTP/1.1 {status} Status", f"Content-Length: {len(body)}", *lines, "", ""]
+        self.client.sendall("\r\n".join(head).encode("latin-1"))
+        if self.method != "HEAD":
+            self.client.sendall(body)
+
+
+def receive_head(connection):
+    """Receive up to the end of the headers; gives (head, what came after), empty at the end."""
+    raw = b""
+    while b"\r\n\r\n" not in raw:
+        piece = connection.recv(64 << 10)
+        if not piece:
+            return b"", b""
+        raw += piece
+    head, _, rest = raw.partition(b"\r\n\r\n")
+    return head, rest
+
+
+def header_of(lines, name):
+    for line in lines[1:]:
+        found, _, value = line.partition(":")
+        if found.strip().lower() == name:
+            return value.strip()
+    return None
+
+
+def flipped(raw, at):
+    """Give the bytes with one bit of the byte ``at`` changed."""
+    changed = bytearray(raw)
+    changed[at] ^= 0x10
+    return bytes(changed)
+
+
+def operation_of(method, target):
+    """Give the name of the S3 operation, and the key with its bucket."""
+    parts = urlsplit(target)
+    query = parse_qs(parts.query, keep_blank_values=True)
+    path = unquote(parts.path).lstrip("/")
+    if "uploads" in query:
+        names = {"POST": "CreateMultipartUpload", "GET": "ListMultipartUploads"}
+    elif "uploadId" in query:
+        names = {
+            "PUT": "UploadPart",
+            "POST": "CompleteMultipartUpload",
+            "GET": "ListParts",
+            "DELETE": "AbortMultipartUpload",
+        }
+    elif "list-type" in query:
+        names = {"GET": "ListObjectsV2"}
+    else:
+        names = {
+            "PUT": "PutObject",
+            "GET": "GetObject",
+            "HEAD": "HeadObject",
+            "DELETE": "DeleteObject",
+        }
+    return names.get(method, method), path
+
+
+def error_body(code, message="", more=""):
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f"<Error><Code>{code}</Code><Message>{message or code}</Message>{more}</Error>"
+    ).encode()
+
+
+def answers(status, code, *, message="", headers=(), more="", drain=True):
+    """The server refuses; without ``drain`` before it has taken the body."""
+
+    def fault(exchange):
+        if drain:
+            exchange.drain()
+        exchange.reply(status, headers, error_body(code, message, more))
+        if not drain:
+            raise Cut(reset=False)
+
+    return fault
+
+
+def says_ok_with_error(code):
+    """A status of 200, and an error in the body."""
+    return answers(200, code)
+
+
+def does_and_says_ok_with_nothing():
+    """The request is done, and the answer is 200 without a body or headers."""
+
+    def fault(exchange):
+        exchange.forward(lambda exchange, _lines, _body: exchange.reply(200))
+
+    return fault
+
+
+def resets(after=None):
+    """The connection is reset: at once, or when ``after`` bytes of the body came."""
+
+    def fault(exchange):
+        received = 0
+        if after is not None:
+            for piece in exchange.body():
+                received += len(piece)
+                if received >= after:
+                    break
+        raise Cut
+
+    return fault
+
+
+def cuts_upload(after):
+    """The server gets ``after`` bytes of the body, and the client no answer."""
+
+    def fault(exchange):
+        exchange.send_request(most=after)
+        raise Cut
+
+    return fault
+
+
+def drops_answer(*, reset=True):
+    """The request is done, its answer is lost."""
+
+    def fault(exchange):
+        def drop(_exchange, _lines, _body):
+            raise Cut(reset=reset)
+
+        exchange.forward(drop)
+
+    return fault
+
+
+def hangs():
+    """Nothing comes, and the connection stays open."""
+
+    def fault(exchange):
+        exchange.drain()
+        exchange.proxy.wait_closed()
+        raise Cut
+
+    return fault
+
+
+def stalls_answer(after):
+    """``after`` bytes of the answer's body come, then nothing."""
+
+    def fault(exchange):
+        def stall(exchange, lines, body):
+            head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+            exchange.client.sendall(head + bytes(body[:after]))
+            exchange.proxy.wait_closed()
+            raise Cut
+
+        exchange.forward(stall)
+
+    return fault
+
+
+def takes_no_more(after):
+    """``after`` bytes of the request's body are taken, then no more."""
+
+    def fault(exchange):
+        received = 0
+        for piece in exchange.body():
+            received += len(piece)
+            if received >= after:
+                break
+        exchange.proxy.wait_closed()
+        raise Cut
+
+    return fault
+
+
+def flips_answer(at):
+    """One bit of the answer's body is changed."""
+
+    def fault(exchange):
+        def flip(exchange, lines, body):
+            head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+            exchange.client.sendall(head + flipped(body, at))
+
+        exchange.forward(flip)
+
+    return fault
+
+
+def flips_request(at):
+    """One bit of the request's body is changed."""
+
+    def fault(exchange):
+        exchange.send_request(flip=at)
+        exchange.send_answer()
+
+    return fault
+
+
+def truncates_answer(after, *, reset=False):
+    """The answer's body ends after some bytes, with the connection."""
+
+    def fault(exchange):
+        def truncate(exchange, lines, body):
+            head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+            exchange.client.sendall(head + bytes(body[:after]))
+            raise Cut(reset=reset)
+
+        exchange.forward(truncate)
+
+    return fault
+
+
+def shortens_answer(to):
+    """The answer's body has fewer bytes, and its Content-Length says so."""
+
+    def fault(exchange):
+        def shorten(exchange, lines, body):
+            kept = [line for line in lines if not line.lower().startswith("content-length:")]
+            head = "\r\n".join([*kept, f"Content-Length: {to}", "", ""]).encode("latin-1")
+            exchange.client.sendall(head + bytes(body[:to]))
+
+        exchange.forward(shorten)
+
+    return fault
+
+
+def replaces_header(name, value=None):
+    """A header of the answer is changed, or left out."""
+
+    def fault(exchange):
+        def replace(exchange, lines, body):
+            kept = [line for line in lines if not line.lower().startswith(f"{name.lower()}:")]
+            if value is not None:
+                kept.append(f"{name}: {value}")
+            exchange.client.sendall("\r\n".join([*kept, "", ""]).encode("latin-1") + bytes(body))
+
+        exchange.forward(replace)
+
+    return fault
+
+
+def ignores_range(whole):
+    """The whole object comes with 200, whatever range was asked for."""
+
+    def fault(exchange):
+        exchange.drain()
+        exchange.reply(200, ['ETag: "whole"'], whole)
+
+    return fault
+
+
+def calls(function):
+    """Something happens before the request is handed on."""
+
+    def fault(exchange):
+        function()
+        exchange.forward()
+
+    return fault
