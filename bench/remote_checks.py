@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from bench.remote_clients.base import REGION, Job
+from bench.remote_clients.base import Job
 from bench.remote_measure import RunFailed
-from bench.remote_servers import Server
+from bench.remote_servers import Server, boto_client
 
 
 def check_download(job: Job, source: Path, *, in_full: bool) -> None:
@@ -74,24 +74,3 @@ def _announced_bytes(job: Job) -> int:
         return int(response.headers["Content-Length"]) if response.status == 200 else -1
     finally:
         connection.close()
-
-
-def boto_client(endpoint: str, keys: Mapping[str, str]) -> Any:
-    """Give a plain client for what the benchmark itself does on a real server."""
-    import boto3
-    from botocore.config import Config
-
-    config = Config(
-        s3={"addressing_style": "path", "payload_signing_enabled": False},
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        proxies={},
-    )
-    return boto3.client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name=REGION,
-        aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
-        config=config,
-    )

@@ -118,6 +118,8 @@ def environment_of(job: Job, keys: Mapping[str, str]) -> dict[str, str]:
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
+        # boto3 as `pip install boto3` gives it, although awscrt is here to be compared too.
+        "BOTO_DISABLE_CRT": "true",
         "PYTHONPATH": str(REPOSITORY),
     }
 

@@ -3,7 +3,9 @@ import json
 import sys
 
 import pytest
+import torch
 
+import gdsckpt
 from bench import remote, remote_page, remote_results, remote_rounds, remote_servers
 from bench.remote_clients.base import Job, Method
 from bench.remote_clients.registry import METHODS, OURS
@@ -121,12 +123,16 @@ def test_remote_refuses_unknown_servers(capsys):
 
 
 @pytest.fixture(scope="module")
-def null_server(tmp_path_factory):
+def null_program(tmp_path_factory):
     directory = tmp_path_factory.mktemp("null_server")
-    source = directory / "source"
+    return remote_servers.build_null_server(directory, with_tls=False, optimize=False)
+
+
+@pytest.fixture(scope="module")
+def null_server(null_program):
+    source = null_program.with_name("source")
     source.write_bytes(bytes(range(256)) * 4096)
-    program = remote_servers.build_null_server(directory, with_tls=False, optimize=False)
-    with remote_servers.null_server(program, source, None) as server:
+    with remote_servers.null_server(null_program, source, None) as server:
         yield server
 
 
@@ -196,3 +202,28 @@ def test_null_server_keeps_small_objects(null_server):
     assert b"manifest.json" in ask(null_server, "GET", "/bench?list-type=2&prefix=mani")[2]
     assert ask(null_server, "DELETE", "/bench/manifest.json")[0] == 204
     assert ask(null_server, "HEAD", "/bench/manifest.json")[0] == 404
+
+
+@pytest.mark.parametrize("what", remote.WHATS)
+def test_run_table_measures_ours_and_the_floor(what, null_program, tmp_path):
+    source = tmp_path / "source.pt"
+    gdsckpt.save({"weight": torch.arange(3 << 20)}, source)
+    plan = remote_rounds.Plan(
+        directory=tmp_path,
+        file_system="ext4",
+        source=source,
+        nbytes=source.stat().st_size,
+        rounds=1,
+        part_bytes=16 << 20,
+        streams=2,
+        clients=(OURS, "floor: http.client, readinto"),
+        keys={"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"},
+    )
+    with remote_servers.null_server(null_program, source, None) as server:
+        outcome = remote_rounds.run_table(what, server, plan)
+    assert outcome.missing == {}
+    assert outcome.samples
+    for runs in outcome.samples.values():
+        assert runs[0].cpu_s > 0
+        assert runs[0].private_bytes > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.pt"]
