@@ -166,7 +166,7 @@ FAKE_EXPORT long cuFileUseCount() {
 
 FAKE_EXPORT CUfileError_t cuFileGetVersion(int* version) {
   const CUfileError_t refused = fake::enter("cuFileGetVersion", false);
-  *version = static_cast<int>(Control::get().setting("version", 1200));
+  *version = static_cast<int>(Control::get().setting("version", FAKE_CUFILE_VERSION));
   return refused;
 }
 

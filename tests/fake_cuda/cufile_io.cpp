@@ -150,6 +150,7 @@ ssize_t transfer(const char* function, const Request& request) {
   return result;
 }
 
+#ifndef FAKE_WITHOUT_VECTORS
 ssize_t transfer_vector(const char* function, bool is_write, CUfileHandle_t fh,
                         const CUfileIOVec_t* parts, size_t count, off_t file_offset) {
   ssize_t done = 0;
@@ -163,6 +164,7 @@ ssize_t transfer_vector(const char* function, bool is_write, CUfileHandle_t fh,
   }
   return done;
 }
+#endif
 
 }  // namespace
 }  // namespace fake
@@ -181,6 +183,7 @@ FAKE_EXPORT ssize_t cuFileRead(CUfileHandle_t fh, void* base, size_t nbytes, off
                          nbytes, file_offset, buffer_offset});
 }
 
+#ifndef FAKE_WITHOUT_VECTORS
 FAKE_EXPORT ssize_t cuFileWritev(CUfileHandle_t fh, const CUfileIOVec_t* parts, size_t count,
                                  off_t file_offset, unsigned) {
   return fake::transfer_vector("cuFileWritev", true, fh, parts, count, file_offset);
@@ -190,3 +193,4 @@ FAKE_EXPORT ssize_t cuFileReadv(CUfileHandle_t fh, const CUfileIOVec_t* parts, s
                                 off_t file_offset, unsigned) {
   return fake::transfer_vector("cuFileReadv", false, fh, parts, count, file_offset);
 }
+#endif

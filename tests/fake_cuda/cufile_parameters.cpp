@@ -205,6 +205,7 @@ FAKE_EXPORT CUfileError_t cuFileGetBARSizeInKB(int, size_t* kilobytes) {
   return refused;
 }
 
+#ifndef FAKE_WITHOUT_P2P_FLAGS
 FAKE_EXPORT CUfileError_t cuFileDriverGetP2PFlags(CUfileDriverStatusFlags_t which,
                                                   CUfileP2PFlags_t* flags) {
   const CUfileError_t refused = fake::enter("cuFileDriverGetP2PFlags", false);
@@ -222,3 +223,4 @@ FAKE_EXPORT CUfileError_t cuFileDriverSetP2PFlags(CUfileDriverStatusFlags_t whic
   parameters().p2p_flags[which] = flags;
   return failure(0);
 }
+#endif

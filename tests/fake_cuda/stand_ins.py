@@ -60,6 +60,28 @@ def header_directories(*names: str) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
+def _has_cufile(name: str) -> bool:
+    """Tell whether cufile.h has a name that came after 1.15."""
+    (directory,) = header_directories("cufile.h")
+    return name in (directory / "cufile.h").read_text()
+
+
+@functools.cache
+def cufile_version() -> int:
+    """Give the version that libcufile's stand-in claims: structures are as in its header."""
+    return 1200 if _has_cufile("CUfileIOVec_t") else 1150
+
+
+def _cufile_defines() -> tuple[str, ...]:
+    """Give the flags that say what the stand-in for libcufile is to be, by its header."""
+    lacking = (
+        ("CUfileIOVec_t", "-DFAKE_WITHOUT_VECTORS"),
+        ("CUfileP2PFlags_t", "-DFAKE_WITHOUT_P2P_FLAGS"),
+    )
+    missing = (flag for name, flag in lacking if not _has_cufile(name))
+    return (f"-DFAKE_CUFILE_VERSION={cufile_version()}", *missing)
+
+
 def _key(sources: Iterable[Path], *more: str) -> str:
     digest = hashlib.sha256()
     for source in sources:
@@ -93,7 +115,7 @@ def _install(made: Path, target: Path) -> None:
 def _objects() -> Path:
     """Compile all sources; gives the directory of the objects."""
     includes = header_directories()
-    flags = (*FLAGS, *(f"-isystem{directory}" for directory in includes))
+    flags = (*FLAGS, *(f"-isystem{directory}" for directory in includes), *_cufile_defines())
     headers = [path for directory in includes for path in directory.glob("cu*.h")]
     target = _cache() / _key(sorted([*HERE.glob("*.[ch]pp"), *headers]), *flags)
     if target.exists():
