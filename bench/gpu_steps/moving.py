@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import gdsckpt
 from bench.gpu_steps import drive
 from bench.gpu_steps.recorder import Recorder, run
 from bench.measure import evict, sync_file
-from gdsckpt.errors import GdsckptError
+from gdsckpt.errors import EngineUnavailableError
 
 State = dict[str, torch.Tensor]
 
@@ -62,8 +61,7 @@ def main(recorder: Recorder) -> None:
         for engine in usable:
             bench.ours(engine, number)
         bench.torch_save(number)
-    recorder.attempt("torch.cuda.gds", lambda: bench.torch_gds())
-    recorder.add("ratios", bench.ratios())
+        recorder.attempt("ratios", bench.ratios)
 
 
 class _Bench:
@@ -79,15 +77,16 @@ class _Bench:
         """Try an engine on a small state, which also warms it up."""
         path = self._recorder.directory / "small.pt"
         small = {"w": torch.arange(1 << 20, device="cuda"), "b": torch.ones(3, device="cuda")}
-        try:
-            report = gdsckpt.save(small, path, config={"engine": engine})
-            loaded = gdsckpt.load(path, config={"engine": engine})
-        except GdsckptError as error:
-            self._recorder.skip(f"engine {engine}", f"{type(error).__name__}: {error}"[:500])
-            return False
-        _require_equal(loaded, small)
-        self._recorder.add(f"engine {engine}", list(report.engine_reasons))
-        return True
+
+        def attempt() -> list[str] | str:
+            try:
+                report = gdsckpt.save(small, path, config={"engine": engine})
+                _require_equal(gdsckpt.load(path, config={"engine": engine}), small)
+            except EngineUnavailableError as error:
+                return f"not tried: {error}"[:500]
+            return list(report.engine_reasons)
+
+        return isinstance(self._recorder.attempt(f"engine {engine}", attempt), list)
 
     def drive(self, number: int) -> None:
         """Time the bare drive: the limit."""
@@ -128,25 +127,6 @@ class _Bench:
         self._time("torch save + fsync", lambda: (torch.save(self._state, path), sync_file(path)))
         evict(path)
         self._time("torch load", lambda: torch.load(path, map_location="cuda", weights_only=True))
-
-    def torch_gds(self) -> dict[str, float]:
-        """Time torch's own binding of cuFile on one large storage; it writes no checkpoint."""
-        path = self._recorder.directory / "gds"
-        storage = torch.empty(STATE_MIN_BYTES, dtype=torch.uint8, device="cuda").untyped_storage()
-        file = torch.cuda.gds.GdsFile(str(path), os.O_CREAT | os.O_RDWR)
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        file.save_storage(storage)
-        sync_file(path)
-        written = time.perf_counter()
-        file.load_storage(storage)
-        torch.cuda.synchronize()
-        read = time.perf_counter()
-        path.unlink()
-        return {
-            "save_gb_s": round(storage.nbytes() / (written - started) / 1e9, 2),
-            "load_gb_s": round(storage.nbytes() / (read - written) / 1e9, 2),
-        }
 
     def ratios(self) -> dict[str, float]:
         """Give ours over the smaller of the drive's and the copies' rate, medians of the rounds."""
