@@ -16,6 +16,9 @@ from gdsckpt.errors import ConfigError, EngineUnavailableError
 
 _KDL_CUDA = 2  # DLDeviceType of dlpack.h
 
+_ADDRESSES_END = 2**63
+"""Behind what addresses and sizes can be; file offsets end there too."""
+
 _DTYPE_OF = {
     "b1": torch.bool,
     "i1": torch.int8,
@@ -82,12 +85,16 @@ def is_device_array(obj: object) -> bool:
     cls = type(obj)
     if isinstance(obj, torch.Tensor) or cls is type:
         return False
-    if hasattr(cls, "__cuda_array_interface__"):
+    # JAX's arrays have it in their class, and raise AttributeError where they are not on a GPU.
+    if hasattr(cls, "__cuda_array_interface__") and hasattr(obj, "__cuda_array_interface__"):
         return True
     if not (hasattr(cls, "__dlpack__") and hasattr(cls, "__dlpack_device__")):
         return False
-    device: tuple[int, int] = obj.__dlpack_device__()  # type: ignore[attr-defined]
-    return int(device[0]) == _KDL_CUDA
+    try:
+        device: tuple[int, int] = obj.__dlpack_device__()  # type: ignore[attr-defined]
+        return int(device[0]) == _KDL_CUDA
+    except Exception:  # noqa: BLE001 - of several devices, deleted: it is pickled as any object
+        return False
 
 
 def device_array(obj: Any) -> DeviceArray:
@@ -109,6 +116,10 @@ def device_array(obj: Any) -> DeviceArray:
         raise _refused(obj, "it has a mask", "Save its data and its mask")
     nbytes = _span_elements(shape, strides) * dtype.itemsize
     address = int(interface["data"][0]) if nbytes else 0
+    stream = _stream_of(interface.get("stream"))
+    is_sound = min(shape, default=0) >= 0 and 0 <= (stream or 0) < _ADDRESSES_END
+    if not is_sound or address < 0 or address + nbytes > _ADDRESSES_END:
+        raise _refused(obj, f"no memory is as it describes itself ({interface})", "Copy it")
     why = cuda_unusable()
     if why:
         raise EngineUnavailableError(
@@ -117,7 +128,6 @@ def device_array(obj: Any) -> DeviceArray:
             reasons=(why,),
         )
     device = native.cuda_device_of(address) if nbytes else 0
-    stream = _stream_of(interface.get("stream"))
     return DeviceArray(address, nbytes, device, dtype, shape, strides, stream, obj)
 
 
@@ -170,7 +180,8 @@ def _element_strides(
 ) -> tuple[int, ...]:
     if strides is None:
         return _c_strides(shape)
-    if any(int(stride) < 0 or int(stride) % item_bytes for stride in strides):
+    wrong = any(int(stride) < 0 or int(stride) % item_bytes for stride in strides)
+    if wrong or len(strides) != len(shape):
         raise _refused(obj, f"torch has no such strides ({strides} bytes)", "Make it contiguous")
     return tuple(int(stride) // item_bytes for stride in strides)
 
