@@ -110,6 +110,8 @@ def _obstacle(leaf: Any, own: Any, path: Path, root: Any) -> str:
             return ""
         return "differs and stands in a tuple or at the root, where it cannot be set"
     if isinstance(own, DeviceArray):
+        if own.is_read_only:
+            return "is a read-only array here"
         return "" if own.is_contiguous else "is an array with gaps here"
     if own.device.type == "meta":
         return "is on the meta device here, where no bytes can be put"

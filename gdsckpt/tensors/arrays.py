@@ -51,6 +51,7 @@ class DeviceArray:
         strides: In elements, none negative.
         stream: CUDA stream that makes the contents, 0 for the default one; None: they are there.
         owner: The array, which keeps the memory alive.
+        is_read_only: It says that nothing may be written to it.
     """
 
     address: int
@@ -61,6 +62,7 @@ class DeviceArray:
     strides: tuple[int, ...]
     stream: int | None
     owner: object
+    is_read_only: bool = False
 
     @property
     def key(self) -> int:
@@ -115,7 +117,8 @@ def device_array(obj: Any) -> DeviceArray:
     if interface.get("mask") is not None:
         raise _refused(obj, "it has a mask", "Save its data and its mask")
     nbytes = _span_elements(shape, strides) * dtype.itemsize
-    address = int(interface["data"][0]) if nbytes else 0
+    begin, is_read_only = interface["data"]
+    address = int(begin) if nbytes else 0
     stream = _stream_of(interface.get("stream"))
     is_sound = min(shape, default=0) >= 0 and 0 <= (stream or 0) < _ADDRESSES_END
     if not is_sound or address < 0 or address + nbytes > _ADDRESSES_END:
@@ -128,7 +131,9 @@ def device_array(obj: Any) -> DeviceArray:
             reasons=(why,),
         )
     device = native.cuda_device_of(address) if nbytes else 0
-    return DeviceArray(address, nbytes, device, dtype, shape, strides, stream, obj)
+    return DeviceArray(
+        address, nbytes, device, dtype, shape, strides, stream, obj, bool(is_read_only)
+    )
 
 
 def array_streams(storages: Iterable[object]) -> array[int]:
