@@ -2,7 +2,8 @@ import importlib.util
 
 import pytest
 
-# The S3 server that all test files share.
+# Stores in memory, and the S3 server that all test files share.
+from remote_cases import bucket, crew  # noqa: F401
 from seaweed import s3_environment, seaweed  # noqa: F401
 
 

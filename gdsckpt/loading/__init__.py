@@ -17,7 +17,7 @@ from gdsckpt.engine.base import Engine
 from gdsckpt.engine.fallback import reasons_at_run_time
 from gdsckpt.engine.pinned import shared_engine
 from gdsckpt.engine.registry import choose_engine
-from gdsckpt.errors import ConfigError, UnverifiedWarning
+from gdsckpt.errors import ConfigError, FormatError, UnverifiedWarning
 from gdsckpt.loading import into as filling
 from gdsckpt.loading import places, select
 from gdsckpt.loading.restore import MapLocation, is_meta, restorer
@@ -221,6 +221,13 @@ class _Request:
 
     def _stock(self) -> Any:
         if self._remote is not None:
+            if self._shard.path.endswith(".safetensors"):
+                raise FormatError(
+                    f"{self._shard.path} cannot be loaded from there: torch tells files of its "
+                    "kind by their name. Get it with 'gdsckpt fetch', then load the file.",
+                    path=self._shard.path,
+                    offset=0,
+                )
             self._remote.provide_all(None)  # torch reads the file by itself
         # Checked on the host, then read by torch.
         engine = shared_engine(self._config, scanning.slab_bytes_for(self._shard))

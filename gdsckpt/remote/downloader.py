@@ -63,7 +63,7 @@ def fetch(
     shown = files.local_path(path)
     started = time.perf_counter()
     with open_place(url, settings) as place:
-        fetcher = _Fetcher(place, settings)
+        fetcher = Fetcher(place, settings)
         if place.source is not None:
             target = str(_file_target(shown, place))
             received = [fetcher.fetch_file(Path(target), progress)]
@@ -118,7 +118,7 @@ def _file_target(shown: str, place: Place) -> Path:
     return target
 
 
-class _Fetcher:
+class Fetcher:
     """Fetches what one URL names.
 
     Args:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import bisect
 import functools
+import logging
 import os
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from gdsckpt.engine import base
-from gdsckpt.errors import StorageError, storage_error_from
-from gdsckpt.remote.chunks import PIECE_BYTES
+from gdsckpt.errors import FormatError, StorageError, storage_error_from
+from gdsckpt.remote.chunks import PIECE_BYTES, RECEIVES_MAX
 from gdsckpt.remote.crew import Crew, Work
 from gdsckpt.remote.objects import Buffers, RemoteObject
 from gdsckpt.staging import files
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BLOCK_BYTES = 64 << 10
 """Bytes are received in whole blocks of this size."""
@@ -96,6 +102,20 @@ class OnDemandFile:
                 elif self.missing(begin, end):
                     gaps.append((begin, end))
             self._receive_all(gaps, None)
+
+    def read_checked(self, read: Callable[[], T]) -> T:
+        """Do what reads and checks bytes; where they are wrong, again with bytes received anew.
+
+        Raises:
+            FormatError: They are wrong each time.
+        """
+        for _ in range(RECEIVES_MAX - 1):
+            try:
+                return read()
+            except FormatError as error:  # they may have been flipped on the way
+                logger.info("receiving %s again: %s", self._source.url, error)
+                self.forget()
+        return read()
 
     def forget(self) -> None:
         """Receive again what was received, when it is asked for again."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -17,7 +16,6 @@ from gdsckpt.errors import (
 )
 from gdsckpt.format import manifest as manifest_format
 from gdsckpt.format.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME, Manifest, ShardEntry
-from gdsckpt.remote.chunks import RECEIVES_MAX
 from gdsckpt.remote.crew import Crew
 from gdsckpt.remote.engine import ObjectEngine
 from gdsckpt.remote.objects import RemoteObject
@@ -27,8 +25,6 @@ from gdsckpt.staging import shard as shards
 from gdsckpt.staging.shard import Shard
 from gdsckpt.store import open_store
 from gdsckpt.store.base import Store
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +57,16 @@ def open_object(source: RemoteObject, crew: Crew) -> Iterator[OpenedObject]:
         shards.provided(copy.fd, copy.provide),
         files.transfers_on(copy.fd, source.url, writable=False, direct_io="off") as file,
     ):
-        shard = _index(file, copy)
+        shard = copy.read_checked(lambda: _index(file, copy))
         engine = ObjectEngine(source, crew)
         engine.expect(shard)
         yield OpenedObject(shard, engine, copy.provide_all)
 
 
 def _index(file: files.OpenFile, copy: OnDemandFile) -> Shard:
-    for _ in range(RECEIVES_MAX - 1):
-        try:
-            if not indexing.has_our_marks(file):
-                # Their payloads lie where local headers say: not a request for each of these.
-                copy.provide_blocks(indexing.record_headers(file))
-            return indexing.index_file(file)
-        except FormatError as error:
-            logger.info("receiving %s again: %s", file.path, error)
-            copy.forget()  # it may have been flipped on the way
+    if not indexing.has_our_marks(file):
+        # Their payloads lie where local headers say: not a request for each of these.
+        copy.provide_blocks(indexing.record_headers(file))
     return indexing.index_file(file)
 
 

@@ -93,11 +93,13 @@ def plan_receive(source: RemoteObject, crew: Crew, entry: ShardEntry | None = No
         provided(copy.fd, copy.provide),
         files.transfers_on(copy.fd, source.url, writable=False, direct_io="off") as file,
     ):
-        if not indexing.has_our_marks(file):
+        shard = copy.read_checked(
+            lambda: indexing.index_file(file) if indexing.has_our_marks(file) else None
+        )
+        if shard is None:
             if entry is not None:
                 raise directory.not_as_listed(source.url)
             return ReceivePlan(source, None, b"", source.crc32)
-        shard = indexing.index_file(file)
         if entry is not None:
             directory.require_as_listed(shard, entry, source.url)
         table = shard.read_table()

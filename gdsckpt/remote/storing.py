@@ -16,7 +16,7 @@ from gdsckpt.engine.base import Progress
 from gdsckpt.errors import storage_error_from
 from gdsckpt.format import manifest as manifest_format
 from gdsckpt.remote.source import SourceFile, crcs_of, source_of
-from gdsckpt.remote.uploader import Uploader, open_uploader
+from gdsckpt.remote.uploader import open_uploader
 from gdsckpt.staging import directory, files, indexing, writer
 from gdsckpt.staging.content import ShardContent
 from gdsckpt.staging.directory import SaveIdentity
@@ -47,7 +47,8 @@ def write_object(
         with _written(content, config, progress) as (written, source):
             started = time.perf_counter()
             uploader.send(source, uploader.key, _second_half(progress, written.nbytes))
-            return _at(written, uploader), time.perf_counter() - started
+            upload_s = time.perf_counter() - started
+            return dataclasses.replace(written, path=uploader.url), upload_s
 
 
 def write_checkpoint(
@@ -67,7 +68,8 @@ def write_checkpoint(
         key = uploader.key_of(manifest.shards[0].name)
         uploader.send(source, key, _second_half(progress, written.nbytes))
         uploader.commit(manifest_format.encode(manifest), manifest)
-        return _at(written, uploader), time.perf_counter() - started
+        upload_s = time.perf_counter() - started
+        return dataclasses.replace(written, path=uploader.url), upload_s
 
 
 @contextlib.contextmanager
@@ -88,7 +90,9 @@ def _written(
     try:
         with files.transfers_on(fd, str(target), writable=False, direct_io="off") as file:
             crcs = crcs_of(indexing.index_file(file))
-            yield written, source_of(file, crcs, is_named=False)
+            reason = "written to a temporary file, which was uploaded"
+            source = source_of(file, crcs, is_named=False)
+            yield dataclasses.replace(written, engine_reasons=(reason,)), source
     finally:
         os.close(fd)
 
@@ -106,12 +110,3 @@ def _first_half(progress: Progress | None) -> Progress | None:
 
 def _second_half(progress: Progress | None, nbytes: int) -> Progress | None:
     return None if progress is None else lambda done, _: progress(nbytes + done, 2 * nbytes)
-
-
-def _at(written: WrittenShard, uploader: Uploader) -> WrittenShard:
-    """Say of a shard that it is in the store now."""
-    return dataclasses.replace(
-        written,
-        path=uploader.url,
-        engine_reasons=("written to a temporary file, which was uploaded",),
-    )

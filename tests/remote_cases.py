@@ -1,0 +1,75 @@
+"""What the tests of uploads and downloads share: stores in memory, files, and wrong bytes."""
+
+import secrets
+
+import pytest
+import torch
+
+import gdsckpt
+from gdsckpt.remote.crew import Crew
+from gdsckpt.store import memory
+
+MiB = 1 << 20
+SMALL_PARTS = {"upload_part_bytes": "5MiB"}
+SMALL_CHUNKS = {"chunk_bytes": "64KiB"}
+
+
+class Bucket:
+    """A store in memory of one test."""
+
+    def __init__(self):
+        self.name = secrets.token_hex(8)
+        self.store = memory.named(self.name)
+
+    def url(self, key=""):
+        return f"memory://{self.name}/{key}"
+
+    def list_keys(self):
+        return sorted(info.key for info in self.store.list_page().objects)
+
+    def read(self, key):
+        data = bytearray(self.store.head(key).nbytes)
+        self.store.get_range(key, 0, memoryview(data))
+        return bytes(data)
+
+    def put(self, key, data, **more):
+        from gdsckpt import native
+
+        return self.store.put(key, memoryview(data), crc32=native.crc32(data), **more)
+
+
+@pytest.fixture
+def bucket():
+    return Bucket()
+
+
+@pytest.fixture
+def crew():
+    with Crew(4) as threads:
+        yield threads
+
+
+def large_state():
+    """A state of three parts of 5 MiB, with small tensors beside."""
+    generator = torch.Generator().manual_seed(1)
+    return {
+        "model": {
+            "weight": torch.randn(2_000_000, generator=generator),
+            "bias": torch.arange(300.0),
+            "half": torch.randn(1_500_000, generator=generator).bfloat16(),
+        },
+        "step": 7,
+    }
+
+
+def save_large(path):
+    """Save it in chunks of 64 KiB."""
+    gdsckpt.save(large_state(), path, config={**SMALL_CHUNKS, "fsync": False})
+    return path
+
+
+def flipped(raw, at):
+    """Give the bytes with one bit of the byte ``at`` changed."""
+    changed = bytearray(raw)
+    changed[at] ^= 1
+    return bytes(changed)
