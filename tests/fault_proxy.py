@@ -9,6 +9,7 @@ Each connection of a client has a thread; each request has a connection of its o
 
 import contextlib
 import dataclasses
+import select
 import socket
 import struct
 import threading
@@ -52,12 +53,16 @@ class Cut(Exception):
 class FaultProxy:
     """The proxy; a context manager.
 
+    It also serves as a forward proxy: requests with a whole URL, and CONNECT.
+
     Args:
         port: Of the server, on loopback.
+        tls: Server-side context, for clients that use TLS; None for plain HTTP.
     """
 
-    def __init__(self, port):
+    def __init__(self, port, tls=None):
         self._upstream = (HOST, port)
+        self._tls = tls
         self._lock = threading.Lock()
         self._rules = []
         self._closed = threading.Event()
@@ -67,7 +72,7 @@ class FaultProxy:
     def __enter__(self):
         self._listener = socket.create_server((HOST, 0), backlog=128)
         self.port = self._listener.getsockname()[1]
-        self.endpoint = f"http://{HOST}:{self.port}"
+        self.endpoint = f"{'https' if self._tls else 'http'}://{HOST}:{self.port}"
         self._start(self._accept)
         return self
 
@@ -119,6 +124,13 @@ class FaultProxy:
     def _start(self, target, *args):
         threading.Thread(target=target, args=args, daemon=True).start()
 
+    def _secured(self, connection):
+        secured = self._tls.wrap_socket(connection, server_side=True)
+        with self._lock:
+            self._connections.discard(connection)
+            self._connections.add(secured)
+        return secured
+
     def _accept(self):
         while not self._closed.is_set():
             try:
@@ -132,6 +144,8 @@ class FaultProxy:
 
     def _serve(self, connection):
         try:
+            if self._tls is not None:
+                connection = self._secured(connection)
             while Exchange(self, connection, self._upstream).run():
                 continue
         except Cut as cut:
@@ -164,6 +178,14 @@ class Exchange:
                 return False
             self.lines = head.decode("latin-1").split("\r\n")
             self.method, self.target, _ = self.lines[0].split(" ")
+            if self.method == "CONNECT":
+                self.proxy.fault_for("CONNECT", self.target)
+                self.tunnel()
+                return False
+            if not self.target.startswith("/"):
+                parts = urlsplit(self.target)
+                self.target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+                self.lines[0] = f"{self.method} {self.target} HTTP/1.1"
             length = header_of(self.lines, "content-length")
             self.body_left = int(length or 0) - len(self._buffered)
             fault = self.proxy.fault_for(*operation_of(self.method, self.target))
@@ -175,6 +197,19 @@ class Exchange:
         finally:
             if self._server is not None:
                 self._server.close()
+
+    def tunnel(self):
+        """Join the client with the place that it asked for, until either is done."""
+        host, _, port = self.target.rpartition(":")
+        self._server = socket.create_connection((host, int(port)))
+        self.client.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+        ends = {self.client: self._server, self._server: self.client}
+        while True:
+            for each in select.select(list(ends), [], [])[0]:
+                piece = each.recv(_PIECE_BYTES)
+                if not piece:
+                    return
+                ends[each].sendall(piece)
 
     def forward(self, change=None):
         """Hand the request to the server and its answer back; ``change(lines, body)`` alters it."""

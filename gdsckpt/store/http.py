@@ -11,6 +11,7 @@ import contextlib
 import socket
 import ssl
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
@@ -51,6 +52,8 @@ class Pool:
         self._lock = threading.Lock()
         self._idle: dict[Origin, list[Stream]] = {}
         self._busy: set[Exchange] = set()
+        # For pools that nobody closes.
+        weakref.finalize(self, _close_all, self._idle)
 
     def exchange(self, request: Request) -> Response:
         """Send a request and receive the answer to it.
@@ -86,10 +89,7 @@ class Pool:
     def close(self) -> None:
         """Close the connections that nobody uses."""
         with self._lock:
-            idle = [stream for streams in self._idle.values() for stream in streams]
-            self._idle.clear()
-        for stream in idle:
-            stream.close()
+            _close_all(self._idle)
 
     def _idle_stream(self, origin: Origin) -> Stream | None:
         while True:
@@ -150,6 +150,13 @@ class Pool:
         is_unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
         reason = error.strerror or str(error)
         return TransportError("ConnectionFailed", f"{where}: {reason}", is_retryable=not is_unknown)
+
+
+def _close_all(idle: dict[Origin, list[Stream]]) -> None:
+    for streams in idle.values():
+        for stream in streams:
+            stream.close()
+    idle.clear()
 
 
 def _tunnel(connected: socket.socket, origin: Origin) -> None:

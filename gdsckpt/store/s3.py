@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import struct
 import threading
 from collections.abc import Iterable, Mapping
@@ -35,6 +36,8 @@ _UNKNOWN_PARAMETER_STATUSES = (400, 501)
 _UNKNOWN_PARAMETER_CODES = frozenset(
     {"400", "501", "InvalidArgument", "InvalidRequest", "NotImplemented", "XNotImplemented"}
 )
+
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})", re.ASCII)
 
 _checksum_types: dict[tuple[str, str], str] = {}
 _checksum_types_lock = threading.Lock()
@@ -109,8 +112,8 @@ class S3Store:
             if reason.status == error.status or reason.code == "NoSuchBucket":
                 return reason
             return error
-        # It came meanwhile, or may be read but not described: the next attempt tells.
-        error.retryable = error.status == 404
+        # Both need the same permission, so what was wrong has passed: the next attempt tells.
+        error.retryable = True
         return error
 
     def list_page(self, prefix: str = "", *, delimiter: str = "", token: str = "") -> ListPage:
@@ -148,7 +151,7 @@ class S3Store:
         )
         if response.is_received and is_wanted:
             return
-        if response.status == 206 and content_range.startswith(f"bytes {begin}-"):
+        if _ends_the_object(content_range, begin, into.nbytes):
             text = f"the object ends before: {content_range}"
             raise self._refused(call, Answer(416, "InvalidRange", text))
         length = response.headers.get("content-length")
@@ -298,6 +301,15 @@ class S3Store:
 
     def _refused(self, call: Call, answer: Answer) -> StoreError:
         return error_for(self.url, call, answer)
+
+
+def _ends_the_object(content_range: str, begin: int, nbytes: int) -> bool:
+    """Tell whether an answer has fewer bytes than asked for because the object has no more."""
+    match = _CONTENT_RANGE.fullmatch(content_range)
+    if match is None:
+        return False
+    first, last, total = (int(text) for text in match.groups())
+    return first == begin and last + 1 == total < begin + nbytes
 
 
 def _part_entry(part: UploadedPart, upload: Upload) -> dict[str, Any]:

@@ -67,8 +67,12 @@ class _Body:
         raise TypeError("the body is sent from memory")
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Exist: awscrt, which signs where it is installed, takes nothing without it."""
-        raise TypeError("the body is sent from memory")
+        """Stay at the beginning, where botocore and awscrt want it before each attempt."""
+        return 0
+
+    def tell(self) -> int:
+        """Be at the beginning."""
+        return 0
 
     def read(self, nbytes: int = -1) -> bytes:
         raise TypeError("the body is sent from memory")
