@@ -75,11 +75,20 @@ class DeviceArray:
         return self.strides == _c_strides(self.shape)
 
     def copy_(self, values: torch.Tensor) -> None:
-        """Fill the array, which is contiguous, with a tensor of the same shape, as torch would."""
+        """Fill the array, which is contiguous, with a tensor of the same shape, as torch would.
+
+        After what is queued on its stream now.
+        """
         if not self.nbytes:
             return
         ready = values.detach().to("cpu", self.dtype).contiguous()
-        native.cuda_copy_to_device(self.device, self.address, ready.data_ptr(), self.nbytes)
+        native.cuda_copy_to_device(
+            self.device,
+            self.address,
+            ready.data_ptr(),
+            self.nbytes,
+            streams=array_streams([self]),
+        )
 
 
 def is_device_array(obj: object) -> bool:

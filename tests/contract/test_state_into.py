@@ -1,5 +1,9 @@
 """What of device arrays ``into=`` may fill."""
 
+import threading
+import time
+
+import numpy
 import pytest
 import torch
 from device_arrays import FakeArray
@@ -25,3 +29,25 @@ def test_load_into_a_read_only_array_changes_nothing(lane, tmp_path):
         gdsckpt.load(tmp_path / "state.pt", into=into)
     assert into["a"].read() == bytes(24)
     gdsckpt.save(into, tmp_path / "copy.pt")  # reading it is fine
+
+
+def test_load_with_a_conversion_waits_for_the_stream_that_still_writes_to_the_array(lane, tmp_path):
+    path = tmp_path / "state.pt"
+    gdsckpt.save({"a": torch.arange(5)}, path)
+    driver = lane.driver
+    with driver.on(1):
+        producer = driver.stream()
+        source = lane.cuda.alloc(20, 1)
+        lane.cuda.poke(source, b"\xee" * 20)
+        into = {"a": FakeArray(lane.cuda, bytes(20), (5,), "<f4", device=1, stream=producer)}
+        lane.cuda(f"hold stream={producer}")
+        driver.check("cuMemcpyDtoDAsync_v2", into["a"].address, source, 20, producer)
+    loading = threading.Thread(target=gdsckpt.load, args=(path,), kwargs={"into": into})
+    loading.start()
+    while lane.cuda.calls("cuStreamWaitEvent") == 0 and loading.is_alive():
+        time.sleep(0.001)
+    lane.cuda(f"release stream={producer}")
+    loading.join()
+    with driver.on(1):
+        driver.check("cuStreamSynchronize", producer)
+    assert numpy.frombuffer(into["a"].read(), "<f4").tolist() == [0, 1, 2, 3, 4]
