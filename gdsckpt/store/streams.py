@@ -216,6 +216,8 @@ def tcp(host: str, port: int, timeout_s: float) -> socket.socket:
     Raises:
         OSError: None does, or the name is not known.
     """
-    connected = socket.create_connection((host, port), timeout_s)
+    # RFC 6761, section 6.3: names below localhost are loopback addresses; many resolvers know none.
+    is_below = host.lower().rstrip(".").endswith(".localhost")
+    connected = socket.create_connection(("localhost" if is_below else host, port), timeout_s)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected
