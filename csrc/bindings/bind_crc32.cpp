@@ -23,14 +23,14 @@ const CrcKernel& find_kernel(const std::string& name) {
 
 std::uint32_t crc32_of_buffer(const py::object& buffer, std::uint32_t value) {
   const BufferView view(buffer, PyBUF_SIMPLE);
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   return crc32(value, view.data(), view.nbytes());
 }
 
 std::uint32_t crc32_of_memory(std::uint64_t address, std::uint64_t nbytes, std::uint32_t value) {
   if (nbytes == 0) return value;
   if (address == 0) throw ConfigError("address is 0; there are no bytes there.", "address");
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   return crc32(value, reinterpret_cast<const std::uint8_t*>(address), nbytes);
 }
 
@@ -38,7 +38,7 @@ std::uint32_t crc32_with(const std::string& kernel_name, const py::object& buffe
                          std::uint32_t value) {
   const CrcKernel& kernel = find_kernel(kernel_name);
   const BufferView view(buffer, PyBUF_SIMPLE);
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   return kernel.update(value, view.data(), view.nbytes());
 }
 
@@ -51,7 +51,7 @@ std::uint32_t copy_crc32_with(const std::string& kernel_name, const py::object& 
     throw ConfigError("dest has " + std::to_string(to.nbytes()) + " bytes and source " +
                           std::to_string(from.nbytes()) + "; they must have equally many.",
                       "dest");
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   return kernel.copy_update(0, to.data(), from.data(), from.nbytes());
 }
 

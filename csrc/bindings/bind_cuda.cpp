@@ -19,14 +19,14 @@ namespace {
 
 /// Why CUDA cannot be used; empty if it can.
 std::string load(const std::string& path) {
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   return load_cuda(path).reason;
 }
 
 py::list devices() {
   std::vector<DeviceFacts> found;
   {
-    const py::gil_scoped_release no_gil;
+    const NoGil no_gil;
     const CudaDriver& driver = require_cuda();
     for (int ordinal = 0; ordinal < driver.num_devices; ++ordinal)
       found.push_back(facts_of(driver, ordinal));
@@ -44,14 +44,14 @@ py::list devices() {
 void to_host(std::uint64_t dest, std::uint64_t device, std::uint64_t address, std::uint64_t nbytes,
              const py::object& streams) {
   const std::vector<ProducerStream> producers = copy_streams(streams);
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   copy_to_host(reinterpret_cast<std::uint8_t*>(dest), device, address, nbytes, producers);
 }
 
 void to_device(std::uint64_t device, std::uint64_t address, std::uint64_t source,
                std::uint64_t nbytes, const py::object& streams) {
   const std::vector<ProducerStream> producers = copy_streams(streams);
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   copy_to_device(device, address, reinterpret_cast<const std::uint8_t*>(source), nbytes, producers);
 }
 
@@ -77,7 +77,7 @@ class StreamFence {
 std::unique_ptr<StreamFence> make_fence(const py::object& extents, const py::object& streams) {
   const std::vector<Extent> rows = copy_extents(extents);
   const std::vector<ProducerStream> producers = copy_streams(streams);
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   return std::make_unique<StreamFence>(rows, producers);
 }
 
@@ -88,13 +88,13 @@ void bind_cuda(py::module_& module) {
              "Load CUDA's driver, once; why it cannot be used, or an empty text.");
   module.def("cuda_version", [] { return require_cuda().version; }, "1000 * major + 10 * minor.");
   module.def("cuda_devices", &devices, "Facts of each GPU that this process sees.");
-  module.def("cuda_device_of", &device_of_address, "address"_a,
-             py::call_guard<py::gil_scoped_release>(), "Number of the GPU that has an address.");
+  module.def("cuda_device_of", &device_of_address, "address"_a, py::call_guard<NoGil>(),
+             "Number of the GPU that has an address.");
   module.def(
       "cuda_wait",
       [](const py::object& streams) {
         const std::vector<ProducerStream> producers = copy_streams(streams);
-        const py::gil_scoped_release no_gil;
+        const NoGil no_gil;
         wait_for_streams(producers);
       },
       "streams"_a, "Wait until what is queued on streams now is done.");
@@ -105,12 +105,11 @@ void bind_cuda(py::module_& module) {
   py::class_<StreamFence>(module, "StreamFence", "The ends of what is queued on streams.",
                           py::release_gil_before_calling_cpp_dtor())
       .def(py::init(&make_fence), "extents"_a, "streams"_a)
-      .def("wait", &StreamFence::wait, py::call_guard<py::gil_scoped_release>(),
-           "Wait until it is done.");
+      .def("wait", &StreamFence::wait, py::call_guard<NoGil>(), "Wait until it is done.");
   py::class_<DeviceMemory>(module, "DeviceMemory", "Device memory, freed with the object.",
                            py::release_gil_before_calling_cpp_dtor())
       .def(py::init<std::uint64_t, std::uint64_t>(), "device"_a, "nbytes"_a,
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<NoGil>())
       .def_property_readonly("address", &DeviceMemory::address, "Address on the device.")
       .def_property_readonly("nbytes", &DeviceMemory::nbytes, "Size in bytes.");
 }

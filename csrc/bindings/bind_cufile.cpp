@@ -23,7 +23,7 @@ std::string load(const py::sequence& candidates) {
   std::vector<std::string> paths;
   for (const py::handle candidate : candidates)
     paths.push_back(encode_path(py::cast<py::str>(candidate)));
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   return load_cufile(paths).reason;
 }
 
@@ -36,18 +36,18 @@ void open(bool allow_compat_mode, bool request_p2pdma, bool private_log, int sta
   options.stats_level = stats_level;
   options.max_direct_io_bytes = max_direct_io_bytes;
   options.modules_path = encode_path(modules_path);
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   may_be_open.store(true);
   cufile_driver()->open(options);
 }
 
 void close() {
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   if (may_be_open.load()) cufile_driver()->close();
 }
 
 void close_at_exit() {
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   if (!may_be_open.load()) return;
   try {
     cufile_driver()->close();
@@ -60,7 +60,7 @@ py::dict facts() {
   CuFileFacts facts;
   const CuFileApi* api = nullptr;
   {
-    const py::gil_scoped_release no_gil;
+    const NoGil no_gil;
     const auto& driver = cufile_driver();
     api = &driver->api();
     facts = driver->facts();
@@ -75,7 +75,7 @@ py::dict facts() {
 py::dict stats() {
   CuFileStats stats;
   {
-    const py::gil_scoped_release no_gil;
+    const NoGil no_gil;
     stats = cufile_driver()->stats();
   }
   return py::dict("p2p_reads"_a = stats.reads.p2p, "nvfs_reads"_a = stats.reads.nvfs,
@@ -104,7 +104,7 @@ void bind_cufile(py::module_& module) {
   module.def(
       "cufile_last_error",
       [] {
-        const py::gil_scoped_release no_gil;
+        const NoGil no_gil;
         return cufile_driver()->take_last_error();
       },
       "What cuFile logged last as an error; taken once.");

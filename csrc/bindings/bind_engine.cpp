@@ -38,7 +38,7 @@ bool wait(const TransferHandle& handle, double timeout_s) {
     bool has_ended = false;
     bool is_late = false;
     {
-      const py::gil_scoped_release no_gil;
+      const NoGil no_gil;
       const auto rest = deadline - Clock::now();
       has_ended = transfer.wait_for(
           std::clamp<Clock::duration>(rest, Clock::duration::zero(), kSignalInterval));
@@ -83,7 +83,7 @@ void bind_file(py::module_& module) {
       .def(
           "attach_cufile",
           [](File& file) {
-            const py::gil_scoped_release no_gil;
+            const NoGil no_gil;
             return file.attach_cufile(cufile_driver());
           },
           "Register with cuFile, once; False where it does not take the file.")
@@ -99,7 +99,7 @@ void bind_transfer(py::module_& module) {
       .def("wait", &wait, "timeout_s"_a, "True when the transfer has ended, well or not.")
       .def(
           "cancel", [](const TransferHandle& handle) { handle.get().cancel(); },
-          py::call_guard<py::gil_scoped_release>(), "Drop what has not been started.")
+          py::call_guard<NoGil>(), "Drop what has not been started.")
       .def("result", &result, "Wait for the end and raise what went wrong.")
       .def_property_readonly(
           "done_bytes", [](const TransferHandle& handle) { return handle.get().done_bytes(); },
@@ -142,7 +142,7 @@ HandlePtr write(PinnedEngine& engine, std::shared_ptr<File> file, const py::obje
   std::vector<Extent> rows = copy_extents(extents);
   const std::vector<ProducerStream> producers = copy_streams(streams);
   std::vector<std::uint32_t> crcs = copy_crcs(device_crcs);
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   return std::make_unique<TransferHandle>(
       engine.write(std::move(file), std::move(rows), chunk_bytes, producers, std::move(crcs)));
 }
@@ -151,14 +151,14 @@ HandlePtr read(PinnedEngine& engine, std::shared_ptr<File> file, const py::objec
                std::uint64_t gap_bytes, const py::object& streams, const py::object& /*owner*/) {
   std::vector<Extent> rows = copy_extents(extents);
   const std::vector<ProducerStream> producers = copy_streams(streams);
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   return std::make_unique<TransferHandle>(
       engine.read(std::move(file), std::move(rows), gap_bytes, producers));
 }
 
 HandlePtr scan(PinnedEngine& engine, std::shared_ptr<File> file, std::uint64_t begin,
                std::uint64_t end, std::uint64_t chunk_bytes) {
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   return std::make_unique<TransferHandle>(
       engine.scan(std::move(file), FileRange{begin, end}, chunk_bytes));
 }
@@ -185,7 +185,7 @@ std::shared_ptr<PinnedEngine> make_engine(std::size_t io_threads, std::size_t sl
 /// Ends what runs before the interpreter frees the memory of its globals, in whatever order.
 void close_engines() {
   const auto list = std::exchange(engines(), {});
-  const py::gil_scoped_release no_gil;
+  const NoGil no_gil;
   for (const std::weak_ptr<PinnedEngine>& pointer : list)
     if (const auto engine = pointer.lock(); engine != nullptr && !engine->is_forked()) {
       engine->close();
@@ -212,8 +212,7 @@ void bind_engine(py::module_& module) {
            "Checksum the chunks of a file range.")
       .def_property_readonly("pin_refused", &PinnedEngine::pin_refused,
                              "Why slabs could not be page-locked; empty if they could.")
-      .def("close", py::overload_cast<>(&PinnedEngine::close),
-           py::call_guard<py::gil_scoped_release>(),
+      .def("close", py::overload_cast<>(&PinnedEngine::close), py::call_guard<NoGil>(),
            "Cancel what runs, wait for its end, join the threads, free the slabs.");
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pybind11/pybind11.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,27 @@
 /// The only code that knows Python. Addresses, numbers, paths and descriptors cross this line, no
 /// objects of the engine's own making, and every call that can block releases the GIL.
 namespace gdsckpt::bindings {
+
+/// Releases the GIL for its lifetime, as py::gil_scoped_release does, but for this: where the
+/// interpreter has ended meanwhile, Python before 3.14 ends the thread that takes the GIL again. It
+/// would be unwound out of a destructor, which aborts the process. So the thread stays where it is
+/// until the process has ended, as from 3.14 on.
+class NoGil {
+ public:
+  NoGil() noexcept : state_(PyEval_SaveThread()) {}
+  ~NoGil() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {  // glibc unwinds by an exception, which must not be caught to the end
+      while (true) pause();
+    }
+  }
+  NoGil(const NoGil&) = delete;
+  NoGil& operator=(const NoGil&) = delete;
+
+ private:
+  PyThreadState* const state_;
+};
 
 /// A view of any contiguous Python buffer, held for the lifetime of the object. Made and destroyed
 /// with the GIL; the bytes may be used without it.
