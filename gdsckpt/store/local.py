@@ -234,9 +234,9 @@ class LocalStore:
         self, prefix: str, delimiter: str
     ) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
         """List (key, its file) and (prefix, None) in the order of names."""
-        above, _, beginning = prefix.rpartition("/")
-        if ".." in above.split("/"):
-            return
+        above, separator, beginning = prefix.rpartition("/")
+        if separator and not {"", ".", ".."}.isdisjoint(above.split("/")):
+            return  # no key begins like that, and the path may lead out of the directory
         directory = self._root / above
         base = f"{above}/" if above else ""
         for entry in _sorted_entries(directory):

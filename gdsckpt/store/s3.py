@@ -176,7 +176,13 @@ class S3Store:
             parameters["IfMatch"] = condition.if_match
         if condition.if_none_match:
             parameters["IfNoneMatch"] = "*"
-        written, _ = self._sent(call, "put_object", parameters, body, crc32)
+        try:
+            written, _ = self._sent(call, "put_object", parameters, body, crc32)
+        except StoreError as error:
+            if not (parameters.pop("ChecksumCRC32", None) and _is_unknown_parameter(error)):
+                raise
+            written, _ = self._sent(call, "put_object", parameters, body, crc32)
+            self._remember("")
         return ObjectInfo(
             key,
             body.nbytes,
@@ -201,8 +207,7 @@ class S3Store:
                 if candidate == candidates[-1] or not _is_unknown_parameter(error):
                     raise
                 continue
-            with _checksum_types_lock:
-                _checksum_types[self._bucket] = candidate
+            self._remember(candidate)
             return Upload(key, created["UploadId"], candidate)
         raise AssertionError("the last candidate returns or raises")
 
@@ -277,6 +282,10 @@ class S3Store:
     def close(self) -> None:
         """As ``Store``."""
         self._client.close()
+
+    def _remember(self, checksum_type: str) -> None:
+        with _checksum_types_lock:
+            _checksum_types[self._bucket] = checksum_type
 
     def _checksum_type(self) -> str:
         return _checksum_types.get(self._bucket, _CHECKSUM_TYPES[0])
