@@ -60,7 +60,7 @@ class TrialCache:
             is_same = document["format"] == _FORMAT and document["key"] == _plain(key)
             age_s = self._clock() - float(document["stored_at"])
             value = document["value"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError):
             return None
         is_young = max_age_s is None or 0 <= age_s <= max_age_s
         return value if is_same and is_young else None

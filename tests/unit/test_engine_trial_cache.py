@@ -76,6 +76,7 @@ def test_age(cache, clock, age_s, found):
         b"[" * 10_000,
         b'{"format": 2, "key": {}, "stored_at": 1, "value": 1}',
         b'{"format": 1, "key": {}, "stored_at": "x", "value": 1}',
+        b'{"format": 1, "key": {}, "stored_at": 1' + b"0" * 400 + b', "value": 1}',
     ],
 )
 def test_damaged_file_is_absent_and_is_replaced(tmp_path, cache, content):
