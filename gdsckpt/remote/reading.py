@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 SMALL_BYTES = 4 << 20
 """Extents below this share a request with their neighbours."""
 
+DIRECT_BYTES = 32 << 20
+"""What is received by one request where it needs no buffer: a request costs as much CPU time as
+5 MB of its answer."""
+
 GAP_BYTES_MAX = 256 << 10
 """Bytes between two of them that are received for nothing, rather than ask twice."""
 
@@ -129,7 +133,7 @@ class ExtentReceiver:
             if first.nbytes < SMALL_BYTES:
                 yield functools.partial(self._receive_group, [(n, extents[n]) for n in group])
                 continue
-            num_pieces = len(_pieces_of(first.nbytes))
+            num_pieces = len(_pieces_of(first))
             large = _Large(group[0], first, array("I", bytes(4 * num_pieces)), num_pieces)
             for number in range(num_pieces):
                 yield functools.partial(self._receive_piece, large, number)
@@ -150,11 +154,11 @@ class ExtentReceiver:
             self.transfer.advance(extent.nbytes)
 
     def _receive_piece(self, large: _Large, number: int) -> None:
-        at, nbytes = _pieces_of(large.extent.nbytes)[number]
+        at, nbytes = _pieces_of(large.extent)[number]
         large.crcs[number] = self._receive_at(large.extent, at, nbytes)
         self.transfer.advance(nbytes)
         if large.has_all():
-            lengths = (length for _, length in _pieces_of(large.extent.nbytes))
+            lengths = (length for _, length in _pieces_of(large.extent))
             crc32 = checksum.combine(zip(large.crcs, lengths, strict=True))
             self.transfer.crcs[large.index] = self._mended(large.extent, crc32)
 
@@ -174,7 +178,7 @@ class ExtentReceiver:
             )
             crc32 = checksum.combine(
                 (self._receive_at(extent, at, nbytes), nbytes)
-                for at, nbytes in _pieces_of(extent.nbytes)
+                for at, nbytes in _pieces_of(extent)
             )
         return crc32
 
@@ -209,6 +213,7 @@ def memory_at(address: int, nbytes: int) -> memoryview:
     return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")
 
 
-def _pieces_of(nbytes: int) -> list[tuple[int, int]]:
+def _pieces_of(extent: Extent) -> list[tuple[int, int]]:
     """Give (offset in the extent, nbytes) of each piece of an extent."""
-    return checksum.chunk_spans(nbytes, PIECE_BYTES)
+    is_direct = extent.device == native.HOST
+    return checksum.chunk_spans(extent.nbytes, DIRECT_BYTES if is_direct else PIECE_BYTES)

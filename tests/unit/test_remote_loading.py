@@ -197,12 +197,12 @@ def test_load_of_a_legacy_file_equals_the_state(bucket):
     assert gdsckpt.verify(bucket.url("old.pt")).ok is None
 
 
+@pytest.mark.filterwarnings("ignore::gdsckpt.errors.UnverifiedWarning")
 def test_load_of_safetensors_wants_a_file(bucket):
     from safetensors.torch import save
 
     bucket.put("a.safetensors", save({"w": torch.ones(3)}))
-    with pytest.raises(FormatError, match="gdsckpt fetch"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnverifiedWarning)
+    with pytest.raises(FormatError, match="gdsckpt fetch"):
         gdsckpt.load(bucket.url("a.safetensors"))
 
 
