@@ -34,6 +34,7 @@ def _cupy(path: Path) -> str:
     import cupy
 
     array = cupy.arange(SHAPE[0] * SHAPE[1], dtype=cupy.float32).reshape(SHAPE)
+    cupy.cuda.Device().synchronize()  # the next stream waits for no other
     with cupy.cuda.Stream(non_blocking=True):
         late = array * 2  # made on a stream of its own, as the interface says
         gdsckpt.save({"a": array, "late": late, "cut": array[:, 10:20]}, path)
@@ -81,8 +82,9 @@ def _dlpack(path: Path) -> str:
     gdsckpt.save({"a": _OnlyDlpack(tensor)}, path)
     loaded = gdsckpt.load(path)
     _require(torch.equal(loaded["a"], tensor), "a differs")
-    into = {"a": _OnlyDlpack(torch.zeros_like(tensor))}
-    gdsckpt.load(path, into=into)
+    target = torch.zeros_like(tensor)
+    gdsckpt.load(path, into={"a": _OnlyDlpack(target)})
+    _require(torch.equal(target, tensor), "into differs")
     return "saved, loaded, filled"
 
 
