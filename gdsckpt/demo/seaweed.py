@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import random
 import secrets
 import shutil
@@ -30,6 +31,8 @@ _STARTS_MAX = 3
 _POLL_S = 0.02
 _STOP_TIMEOUT_S = 10.0
 _REQUEST_TIMEOUT_S = 5.0
+# For Go's collector of garbage: an upload of 1 GB left 1.4 GB behind without, 0.1 GB with it.
+_MEMORY_LIMIT = "256MiB"
 # The longest path of a socket. Source: unix(7), sun_path.
 _SOCKET_PATH_MAX = 100
 
@@ -198,6 +201,7 @@ class Seaweed:
                 stdout=log,
                 stderr=log,
                 cwd=directory,
+                env={**os.environ, "GOMEMLIMIT": _MEMORY_LIMIT},
             )
 
     @property
