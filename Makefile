@@ -16,7 +16,7 @@ NATIVE := $(shell find csrc -path csrc/tests -prune -o -name '*.[ch]pp' -print)
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: $(STAMPS)/bench $(STAMPS)/built ## Show what the library does, on a small model
+demo: $(STAMPS)/demo $(STAMPS)/built ## Show what the library does, on a small model
 	$(BIN)/gdsckpt demo
 
 test: $(STAMPS)/test $(STAMPS)/built ## Run all tests but the campaigns
@@ -75,7 +75,7 @@ $(STAMPS)/base: pyproject.toml constraints.txt
 	mkdir -p $(STAMPS)
 	$(install-requirements)
 
-$(STAMPS)/bench $(STAMPS)/bench-remote $(STAMPS)/test: $(STAMPS)/base
+$(STAMPS)/bench $(STAMPS)/bench-remote $(STAMPS)/demo $(STAMPS)/test: $(STAMPS)/base
 	$(install-requirements)
 
 # An editable install compiles the extension from nothing, so it is made only when the metadata
