@@ -240,3 +240,8 @@ FAKE_UNSUPPORTED(cuMemGetHandleForAddressRange, void*, CUdeviceptr, size_t, CUme
                  unsigned long long)
 FAKE_UNSUPPORTED(cuStreamWaitValue32_v2, CUstream, CUdeviceptr, cuuint32_t, unsigned)
 FAKE_UNSUPPORTED(cuStreamWriteValue32_v2, CUstream, CUdeviceptr, cuuint32_t, unsigned)
+// Libcufile 1.15 looks for the names without a version.
+#undef cuStreamWaitValue32
+#undef cuStreamWriteValue32
+FAKE_UNSUPPORTED(cuStreamWaitValue32, CUstream, CUdeviceptr, cuuint32_t, unsigned)
+FAKE_UNSUPPORTED(cuStreamWriteValue32, CUstream, CUdeviceptr, cuuint32_t, unsigned)
