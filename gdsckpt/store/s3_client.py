@@ -47,11 +47,14 @@ class _Transfer:
     """What goes along with the request that a thread is making.
 
     Attributes:
+        operation: Its name in the model of S3: botocore may ask for others on the way, such as
+            ``CreateSession`` of directory buckets.
         into: Where to receive a good answer.
         response: The answer, for what botocore does not tell.
         secrets: Parts of the signed request that no text may show.
     """
 
+    operation: str = ""
     into: memoryview | None = None
     response: Response | None = None
     secrets: tuple[str, ...] = ()
@@ -169,8 +172,9 @@ class S3Client:
             StoreError: Or its children: it was refused, or there was no answer.
             ConfigError: The parameters cannot be sent.
         """
-        transfer = self._threads.transfer = _Transfer(into)
         generation, client = self._generation, self._client
+        name = client.meta.method_to_api_mapping[operation]
+        transfer = self._threads.transfer = _Transfer(name, into)
         arguments = {"Bucket": self.bucket, **parameters}
         if body is not None:
             arguments["Body"] = _Body(body)
@@ -193,8 +197,8 @@ class S3Client:
         ) as error:
             raise error_for(self.url, call, Answer(None, "NoCredentials", str(error))) from None
         except (botocore.exceptions.BotoCoreError, botocore.parsers.ResponseParserError) as error:
-            name = type(error).__name__
-            raise error_for(self.url, call, Answer(None, name, str(error))) from None
+            kind = type(error).__name__
+            raise error_for(self.url, call, Answer(None, kind, str(error))) from None
         finally:
             self._threads.transfer = None
         self._renewals = 0
@@ -237,10 +241,12 @@ class S3Client:
         client.meta.events.register("before-send.s3", self._send)
         return session, client
 
-    def _send(self, request: Any, **_kwargs: Any) -> Any:
+    def _send(self, request: Any, event_name: str, **_kwargs: Any) -> Any:
         """Carry a signed request; the handler of ``before-send``."""
         self._check_plain_http(request.url)
         transfer: _Transfer = getattr(self._threads, "transfer", None) or _Transfer()
+        if not event_name.endswith(f".{transfer.operation}"):
+            transfer = _Transfer()
         headers = [(_text(name), _text(value)) for name, value in request.headers.items()]
         transfer.secrets = _secrets_of(dict(headers))
         # No body is held back until the server says that it wants it: an early answer ends it. Host

@@ -149,6 +149,22 @@ def test_listing_of_more_than_a_page_is_given_page_by_page(store):
     assert rest.next_token == ""
 
 
+@pytest.mark.s3
+def test_requests_that_botocore_makes_on_the_way_do_not_meet_the_callers_memory(store):
+    """As it asks for a session of a directory bucket before it signs."""
+    store.put("s3/nested", memoryview(BODY), crc32=CRC32)
+    client = store._inner._inner._client._client
+    listed = []
+
+    def list_first(**_kwargs):
+        listed.append(client.list_objects_v2(Bucket=BUCKET, Prefix="s3/nested")["KeyCount"])
+
+    client.meta.events.register("before-sign.s3.GetObject", list_first)
+    memory = bytearray(len(BODY))
+    store.get_range("s3/nested", 0, memoryview(memory))
+    assert (bytes(memory), listed) == (BODY, [1])
+
+
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
