@@ -124,10 +124,10 @@ bool CuFileResult::is_busy() const noexcept {
 bool CuFileResult::is_refusal() const noexcept {
   // EINVAL, EOPNOTSUPP: as for direct I/O. EFAULT: the kernel can't take these pages. EREMOTEIO:
   // the drive can't reach the GPU's memory (BLK_STS_TARGET of P2PDMA, drivers/nvme/host/pci.c).
-  // EAGAIN: patience has ended (see is_busy). EPERM: what cuFile 1.20 makes of every errno in its
-  // compatibility mode; the host finds out what it was.
+  // EAGAIN: patience has ended (see is_busy). EPERM, EIO: what cuFile 1.20 and 1.15 make of every
+  // errno in compatibility mode; the host finds out what it was.
   return code >= kCuFileBase || code == EINVAL || code == EOPNOTSUPP || code == EFAULT ||
-         code == EREMOTEIO || code == EAGAIN || code == EPERM;
+         code == EREMOTEIO || code == EAGAIN || code == EPERM || code == EIO;
 }
 
 CuFileResult decode_cufile_bytes(ssize_t result, int code) noexcept {

@@ -84,10 +84,9 @@ TEST(cufile_status_names_the_cuda_error_and_takes_either_sign) {
 TEST(cufile_busy_and_refusals_are_told_apart_from_errors_of_the_file) {
   for (const int code : {5039, 5043, EAGAIN}) CHECK((CuFileResult{0, code}.is_busy()));
   for (const int code : {5038, 5044, EINTR, EIO}) CHECK(!(CuFileResult{0, code}.is_busy()));
-  for (const int code : {5001, 5049, 6001, EINVAL, EOPNOTSUPP, EFAULT, EREMOTEIO, EPERM})
+  for (const int code : {5001, 5049, 6001, EINVAL, EOPNOTSUPP, EFAULT, EREMOTEIO, EPERM, EIO})
     CHECK((CuFileResult{0, code}.is_refusal()));
-  for (const int code : {0, ENOSPC, EIO, EBADF, EINTR})
-    CHECK(!(CuFileResult{0, code}.is_refusal()));
+  for (const int code : {0, ENOSPC, EBADF, EINTR}) CHECK(!(CuFileResult{0, code}.is_refusal()));
 }
 
 TEST(cufile_stats_are_found_in_both_layouts) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +85,7 @@ class Sources:
         checksums: Whether checksums can be taken on GPUs, as far as that shows without trying.
         try_checksums: Takes one, by the libcuda of the settings.
         run_trial: See :func:`gdsckpt.engine.probe_trial.run_trial`.
+        clock: Gives seconds.
     """
 
     tree: HostTree = field(default_factory=HostTree)
@@ -91,6 +93,7 @@ class Sources:
     checksums: Callable[[], Finding] = probe_cuda.checksums_finding
     try_checksums: Callable[[str], Finding] = probe_cuda.tried_checksums_finding
     run_trial: Callable[[Path, str, TrialSettings], Trial] = probe_trial.run_trial
+    clock: Callable[[], float] = time.monotonic
 
 
 class CuFileProbe:
@@ -109,7 +112,7 @@ class CuFileProbe:
         self._sources = sources or Sources()
         self._cache = cache
         self._lock = threading.Lock()
-        self._verdicts: dict[tuple[int, tuple[str, ...]], Verdict] = {}
+        self._verdicts: dict[tuple[int, tuple[str, ...]], tuple[Verdict, float]] = {}
 
     def findings(self, where: Path, gpus: Sequence[Gpu]) -> tuple[Finding, ...]:
         """Take the cheap steps: nothing is loaded and nothing is tried.
@@ -138,10 +141,13 @@ class CuFileProbe:
         """
         known_as = (_device_of(where), tuple(gpu.uuid for gpu in gpus))
         with self._lock:  # so that several threads make one trial
-            verdict = self._verdicts.get(known_as)
-            if verdict is None or (retry and not verdict.is_proven):
+            verdict, found_at_s = self._verdicts.get(known_as, (None, 0.0))
+            now_s = self._sources.clock()
+            # What failed for a while (a full GPU) is not believed for the life of a long job.
+            is_old = now_s - found_at_s > probe_trial.FAILURE_AGE_MAX_S
+            if verdict is None or ((retry or is_old) and not verdict.is_proven):
                 verdict = self._find_out(where, gpus, retry=retry)
-                self._verdicts[known_as] = verdict
+                self._verdicts[known_as] = verdict, now_s
         return verdict
 
     def verdict_anew(self, where: Path, gpus: Sequence[Gpu]) -> Verdict:

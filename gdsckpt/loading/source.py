@@ -12,7 +12,7 @@ import torch
 from gdsckpt import native
 from gdsckpt.engine import base
 from gdsckpt.engine.base import Engine
-from gdsckpt.errors import FormatError
+from gdsckpt.errors import CudaError, FormatError
 from gdsckpt.staging import shard as shards
 from gdsckpt.staging.shard import Shard
 from gdsckpt.tensors import devices
@@ -191,6 +191,8 @@ def fresh_storage(nbytes: int, device: torch.device) -> torch.UntypedStorage:
     try:
         storage = torch.UntypedStorage(nbytes, device=device)
     except RuntimeError as error:
+        if device.type == "cuda" and not isinstance(error, torch.cuda.OutOfMemoryError):
+            raise CudaError(f"{device} gives no memory: {error}", op="cudaMalloc") from error
         raise MemoryError(
             f"a storage of {nbytes} bytes cannot be allocated on {device}. Free memory there, or "
             "load a part with keys=."

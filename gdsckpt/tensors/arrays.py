@@ -120,13 +120,18 @@ def device_array(obj: Any) -> DeviceArray:
     if not hasattr(type(obj), "__cuda_array_interface__"):
         return _of_tensor(torch.utils.dlpack.from_dlpack(obj), obj)
     interface = obj.__cuda_array_interface__
-    shape = tuple(int(n) for n in interface["shape"])
-    dtype = _dtype_of(obj, str(interface["typestr"]))
+    try:
+        shape = tuple(int(n) for n in interface["shape"])
+        typestr = str(interface["typestr"])
+        begin, is_read_only = interface["data"]
+    except (KeyError, TypeError, ValueError) as error:
+        why = f"its __cuda_array_interface__ is incomplete: {error!r}"
+        raise _refused(obj, why, "Copy it") from error
+    dtype = _dtype_of(obj, typestr)
     strides = _element_strides(obj, interface.get("strides"), shape, dtype.itemsize)
     if interface.get("mask") is not None:
         raise _refused(obj, "it has a mask", "Save its data and its mask")
     nbytes = _span_elements(shape, strides) * dtype.itemsize
-    begin, is_read_only = interface["data"]
     address = int(begin) if nbytes else 0
     stream = _stream_of(interface.get("stream"))
     is_sound = min(shape, default=0) >= 0 and 0 <= (stream or 0) < _ADDRESSES_END

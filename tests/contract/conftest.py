@@ -58,7 +58,11 @@ class Server:
 
     def close(self):
         self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:  # a test's process hangs where no signal of ours goes
+            self._process.kill()
+            self._process.wait()
         self._process.stdout.close()
 
 

@@ -212,11 +212,13 @@ class Described:
         {"strides": (-4,)},
         {"strides": (6,)},
         {"mask": object()},
+        {"data": None},
+        {"shape": None},
     ],
 )
 def test_save_of_an_array_that_torch_cannot_hold_raises_config_error(lane, tmp_path, interface):
     room = array(lane, 64)
-    made = Described(data=(room.address, False), **interface)
+    made = Described(**{"data": (room.address, False), **interface})
     with pytest.raises(ConfigError) as caught:
         gdsckpt.save({"a": made}, tmp_path / "state.pt")
     assert caught.value.field == "obj"

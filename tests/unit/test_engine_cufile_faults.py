@@ -69,7 +69,7 @@ def test_write_that_is_to_be_tried_again_is(tmp_path, code):
     assert file.cufile_refused == ""
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
 @in_child()
 def test_write_error_of_the_file_is_raised(tmp_path, code):
     bench = Bench(tmp_path)

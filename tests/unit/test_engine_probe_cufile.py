@@ -39,6 +39,7 @@ class Machine:
         self.place = ("ext4", EXT4)
         self.has_numba = True
         self.checksums = CHECKSUMS
+        self.now_s = 0.0
 
     def _run_trial(self, where, uuid, settings):
         self.tried.append(uuid)
@@ -55,6 +56,7 @@ class Machine:
                 checksums=lambda: CHECKSUMS if self.has_numba else NO_CHECKSUMS,
                 try_checksums=lambda libcuda: self.checksums,
                 run_trial=self._run_trial,
+                clock=lambda: self.now_s,
             ),
         )
 
@@ -142,6 +144,16 @@ def test_failed_verdict_is_found_out_again_for_a_demand(tmp_path, machine):
     assert not first.verdict(tmp_path, [gpu()], retry=True).is_proven
     assert machine.probe().verdict(tmp_path, [gpu()], retry=True).is_proven
     assert len(machine.tried) == 3
+
+
+def test_failed_verdict_is_not_believed_for_the_life_of_a_process(tmp_path, machine):
+    machine.outcomes = [Trial(failure="no memory on the GPU", is_passing=True), PROVEN]
+    machine.cache.write_text("not a directory, so nothing is remembered but here")
+    probe = machine.probe()
+    for now_s, is_proven in ((0, False), (3600, False), (3601, True), (99999, True)):
+        machine.now_s = now_s
+        assert probe.verdict(tmp_path, [gpu()]).is_proven == is_proven
+    assert len(machine.tried) == 2
 
 
 def test_one_gpu_that_fails_is_enough(tmp_path, machine):
