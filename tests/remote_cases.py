@@ -1,12 +1,17 @@
 """What the tests of uploads and downloads share: stores in memory, files, and wrong bytes."""
 
+import hashlib
 import secrets
 
 import pytest
 import torch
 
 import gdsckpt
+from gdsckpt import native
+from gdsckpt.format import manifest as manifest_format
 from gdsckpt.remote.crew import Crew
+from gdsckpt.staging import reader
+from gdsckpt.staging.shard import TABLE_NAME
 from gdsckpt.store import memory
 
 MiB = 1 << 20
@@ -33,8 +38,6 @@ class Bucket:
         return bytes(data)
 
     def put(self, key, data, **more):
-        from gdsckpt import native
-
         return self.store.put(key, memoryview(data), crc32=native.crc32(data), **more)
 
 
@@ -73,3 +76,28 @@ def flipped(raw, at):
     changed = bytearray(raw)
     changed[at] ^= 1
     return bytes(changed)
+
+
+def many_ranks(directory, sizes):
+    """Write a checkpoint of several ranks, as a future version will."""
+    directory.mkdir()
+    entries = []
+    for rank, numel in enumerate(sizes):
+        path = directory / f"rank-{rank:05d}.00112233445566aa.pt"
+        report = gdsckpt.save({"w": torch.full((numel,), float(rank))}, path, config=SMALL_CHUNKS)
+        with reader.open_shard(path) as shard:
+            table = shard.read_record(shard.find(TABLE_NAME))
+        digest = hashlib.sha256(table).hexdigest()
+        entries.append(manifest_format.ShardEntry(path.name, report.nbytes, report.crc32, digest))
+    manifest = manifest_format.Manifest(
+        step=1,
+        attempt="00112233445566aa",
+        world_size=len(sizes),
+        created_by="a test",
+        wall_time="2026-01-01T00:00:00+00:00",
+        engine="pinned",
+        engine_reasons=(),
+        shards=tuple(entries),
+    )
+    (directory / "manifest.json").write_bytes(manifest_format.encode(manifest))
+    return directory

@@ -23,7 +23,15 @@ from gdsckpt.staging import files
 
 # Names that are loaded when first used, and modules that a first call would import: a job must
 # meet its faults in the library, not in the importing of it.
-LOADED = (gdsckpt.save, gdsckpt.save_checkpoint, gdsckpt.load, gdsckpt.verify, files)
+LOADED = (
+    gdsckpt.save,
+    gdsckpt.save_checkpoint,
+    gdsckpt.load,
+    gdsckpt.verify,
+    gdsckpt.upload,
+    gdsckpt.fetch,
+    files,
+)
 
 
 def value(n, numel=40_000):

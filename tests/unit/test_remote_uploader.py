@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 import torch
-from remote_cases import SMALL_CHUNKS, SMALL_PARTS, MiB, flipped, save_large
+from remote_cases import SMALL_PARTS, MiB, flipped, many_ranks, save_large
 
 import gdsckpt
 from gdsckpt.config import Config
@@ -419,37 +419,6 @@ def test_upload_of_many_ranks_sends_large_shards_in_parts(tmp_path, bucket):
     gdsckpt.fetch(bucket.url("step"), tmp_path / "back", config=SMALL_PARTS)
     for path in directory.iterdir():
         assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes()
-
-
-def many_ranks(directory, sizes):
-    """Write a checkpoint of several ranks, as a future version will."""
-    import hashlib
-
-    from gdsckpt.format import manifest as manifest_format
-    from gdsckpt.staging import reader
-    from gdsckpt.staging.shard import TABLE_NAME
-
-    directory.mkdir()
-    entries = []
-    for rank, numel in enumerate(sizes):
-        path = directory / f"rank-{rank:05d}.00112233445566aa.pt"
-        report = gdsckpt.save({"w": torch.full((numel,), float(rank))}, path, config=SMALL_CHUNKS)
-        with reader.open_shard(path) as shard:
-            table = shard.read_record(shard.find(TABLE_NAME))
-        digest = hashlib.sha256(table).hexdigest()
-        entries.append(manifest_format.ShardEntry(path.name, report.nbytes, report.crc32, digest))
-    manifest = manifest_format.Manifest(
-        step=1,
-        attempt="00112233445566aa",
-        world_size=len(sizes),
-        created_by="a test",
-        wall_time="2026-01-01T00:00:00+00:00",
-        engine="pinned",
-        engine_reasons=(),
-        shards=tuple(entries),
-    )
-    (directory / "manifest.json").write_bytes(manifest_format.encode(manifest))
-    return directory
 
 
 def test_upload_sends_the_mapped_file_itself(saved, bucket):
