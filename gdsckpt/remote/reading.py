@@ -177,8 +177,7 @@ class ExtentReceiver:
                 attempt,
             )
             crc32 = checksum.combine(
-                (self._receive_at(extent, at, nbytes), nbytes)
-                for at, nbytes in _pieces_of(extent)
+                (self._receive_at(extent, at, nbytes), nbytes) for at, nbytes in _pieces_of(extent)
             )
         return crc32
 
