@@ -1,24 +1,13 @@
 """Runs code over the stand-ins of CUDA and cuFile, for the tests of the kvikio engine."""
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from fake_cuda import stand_ins
 
 TESTS = Path(__file__).parents[1]
-
-# Without its needs: CuPy and parts of the CUDA toolkit, gigabytes that reading and writing files
-# takes nothing from. What it does take is in the extra `test`.
-INSTALL = "pip install --no-deps -c constraints.txt kvikio-cu13 libkvikio-cu13 rapids-logger"
-
-needs_kvikio = pytest.mark.skipif(
-    importlib.util.find_spec("kvikio") is None,
-    reason=f"kvikio is not installed: {INSTALL}",
-)
 
 PRELUDE = """
 import errno, os, random, threading, warnings, zlib

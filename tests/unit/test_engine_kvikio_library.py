@@ -3,7 +3,8 @@
 import functools
 
 import pytest
-from kvikio_runs import check, needs_kvikio
+from kvikio_runs import check
+from with_kvikio import needs_kvikio
 
 
 @pytest.fixture
