@@ -14,13 +14,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import with_kvikio
 from fake_cuda import real_cufile, stand_ins
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 HOST_LANES = ("host",)
-FAKE_LANES = ("pinned", "cufile", "real-cufile")
+FAKE_LANES = ("pinned", "cufile", "real-cufile", "kvikio")
 GPU_LANES = ("gpu", "gpu-cufile")
 REAL_CUFILE_LANES = ("real-cufile", "gpu-cufile")
 # Each test on a GPU starts CUDA anew; those of cuFile ask for it by name.
@@ -31,8 +32,9 @@ class Server:
     """The process of a lane."""
 
     def __init__(self, lane, environ, directory):
+        foreign = ("GDSCKPT_", "KVIKIO_")
         environ = {
-            **{name: value for name, value in os.environ.items() if "GDSCKPT_" not in name},
+            **{name: os.environ[name] for name in os.environ if not name.startswith(foreign)},
             "PYTHONPATH": os.pathsep.join((str(ROOT), str(HERE.parent), str(HERE))),
             "OMP_NUM_THREADS": "1",
             **environ,
@@ -78,8 +80,15 @@ def environment_of(lane, commands):
         return {**cuda, **real_cufile.environment(), **real}
     commands = dict(commands)
     stages = {"NVTX_INJECTION64_PATH": str(stage_clock())} if commands.pop("stages", False) else {}
-    # Saves of whole states: auto would try cuFile where this machine has what it asks for.
-    return {"GDSCKPT_ENGINE": "pinned", **stand_ins.environment(**commands), **stages}
+    return {
+        # Saves of whole states: auto would try cuFile where this machine has what it asks for.
+        "GDSCKPT_ENGINE": "pinned",
+        # KvikIO would try cuFile too. Its one thread would do all in order.
+        "KVIKIO_COMPAT_MODE": "ON",
+        "KVIKIO_NTHREADS": "3",
+        **stand_ins.environment(**commands),
+        **stages,
+    }
 
 
 @functools.cache
@@ -107,6 +116,8 @@ def lane(request, servers, tmp_path):
     """The server of the test's lane; in the test itself, a ``lanes.Lane``."""
     marker = request.node.get_closest_marker("stand_ins")
     commands = dict(marker.kwargs) if marker is not None else {}
+    if request.param == "kvikio" and with_kvikio.IS_MISSING:
+        pytest.skip(with_kvikio.REASON)
     key = (request.param, json.dumps(commands, sort_keys=True))
     if key not in servers:
         environ = environment_of(request.param, commands)

@@ -22,10 +22,12 @@ from gdsckpt import native
 from gdsckpt.engine import base
 from gdsckpt.engine.base import Extent
 from gdsckpt.engine.cufile import CuFileEngine
+from gdsckpt.engine.kvikio import KvikioEngine
+from gdsckpt.engine.kvikio_library import load_library
 from gdsckpt.engine.pinned import PinnedEngine
 from gdsckpt.errors import EngineUnavailableError
 
-FAKE_LANES = ("pinned", "cufile", "real-cufile")
+FAKE_LANES = ("pinned", "cufile", "real-cufile", "kvikio")
 """Lanes over the stand-in for libcuda."""
 
 LEFTOVERS = (
@@ -38,6 +40,13 @@ LEFTOVERS = (
 """What the stand-ins count that has to be 0 in the end."""
 
 CUFILE_LANES = ("cufile", "real-cufile", "gpu-cufile")
+
+KVIKIO_KEEPS = ("live.streams", "live.host_registrations", "live.host_allocations")
+"""What of ``LEFTOVERS`` KvikIO keeps until the process ends.
+
+It has a stream for each thread and context that it ever copied in, and pools of buffers that never
+shrink: registered ones for direct I/O, allocated ones for the page cache.
+"""
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -92,8 +101,8 @@ class Lane:
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of a chunk; cuFile gets nothing of small ones."""
-        return 512 * KiB if self.name in CUFILE_LANES else 64 * KiB
+        """Bytes of a chunk; cuFile and KvikIO get nothing of small ones."""
+        return 512 * KiB if self.name in (*CUFILE_LANES, "kvikio") else 64 * KiB
 
     @functools.cached_property
     def driver(self) -> Driver:
@@ -118,6 +127,9 @@ class Lane:
             made = CuFileEngine(**sizes, checksums=HostChecksums(self.read_device))
         else:
             made = PinnedEngine(**sizes)
+        if self.name == "kvikio":
+            library = load_library(needs_kernels=False)
+            made = KvikioEngine(made, library, HostChecksums(self.read_device))
         self._stack.callback(self.close_engine, made)
         return made
 
@@ -142,6 +154,9 @@ class Lane:
     @staticmethod
     def close_engine(engine: base.Engine) -> None:
         """Close an engine as the end of the process does."""
+        if isinstance(engine, KvikioEngine):
+            engine.close()
+            engine = engine.pinned
         engine._native.close()
 
     def memory(self, data: bytes, offset: int = 0, device: int = 0, kind: str = "device"):
@@ -201,7 +216,8 @@ class Lane:
                 continue
             # The real libcufile unlocks its own pages in a thread without a context, which fails.
             names = [n for n in LEFTOVERS if self.name != "real-cufile" or "host" not in n]
-            left = {n: library.stat(n) for n in names if library.stat(n) and n not in except_for}
+            kept = (*except_for, *(KVIKIO_KEEPS if self.name == "kvikio" else ()))
+            left = {n: library.stat(n) for n in names if library.stat(n) and n not in kept}
             if left:
                 raise AssertionError(f"left over or misused: {left}")
 

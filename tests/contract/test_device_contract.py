@@ -65,32 +65,34 @@ def test_read_comes_after_what_the_consumer_has_queued(lane, kind):
     assert memory.data() == pattern(200_000, 2)
 
 
+@pytest.mark.lanes("pinned", "kvikio")
 def test_write_waits_for_each_of_several_producers(lane):
     cuda, driver = lane.cuda, lane.driver
     engine, file = lane.engine(), lane.file()
-    memories = [lane.memory(pattern(70_000, n), device=n % 2) for n in range(4)]
+    memories = [lane.memory(pattern(700_000, n), device=n % 2) for n in range(4)]
     producers = []
     cuda("delay dtod us=5000")
     for n, memory in enumerate(memories):
-        source = lane.memory(pattern(70_000, n + 10), device=n % 2)
+        source = lane.memory(pattern(700_000, n + 10), device=n % 2)
         with driver.on(n % 2):
             producers.append((n % 2, driver.stream()))
             cuda(f"hold stream={producers[-1][1]}")
             driver.check(
-                *("cuMemcpyDtoDAsync_v2", memory.address, source.address, 70_000),
+                *("cuMemcpyDtoDAsync_v2", memory.address, source.address, 700_000),
                 producers[-1][1],
             )
-    extents = [extent(memory, n * 70_000) for n, memory in enumerate(memories)]
+    extents = [extent(memory, n * 700_416) for n, memory in enumerate(memories)]
     transfer = lane.write(engine, file, extents, streams=streams_of(*producers))
     for _, stream in reversed(producers):
         cuda(f"release stream={stream}")
     finish(transfer)
-    assert content_of(file) == b"".join(pattern(70_000, n + 10) for n in range(4))
+    assert content_of(file) == bytes(416).join(pattern(700_000, n + 10) for n in range(4))
 
 
+@pytest.mark.lanes("pinned", "kvikio")
 def test_work_queued_after_the_call_is_not_waited_for(lane):
     cuda, driver = lane.cuda, lane.driver
-    memory = lane.memory(pattern(100_000))
+    memory = lane.memory(pattern(600_000))
     with driver.on(0):
         producer = driver.stream()
         engine, file = lane.engine(), lane.file()
@@ -100,7 +102,7 @@ def test_work_queued_after_the_call_is_not_waited_for(lane):
         other = lane.memory(bytes(100))
         driver.check("cuMemsetD8Async", other.address, 7, 100, producer)
         finish(transfer)
-    assert content_of(file) == pattern(100_000)
+    assert content_of(file) == pattern(600_000)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
@@ -118,37 +120,41 @@ def test_devices_that_come_in_any_order_give_the_same_file(lane, order):
     assert crcs(transfer.extent_crcs()) == [zlib.crc32(pattern(90_001, n)) for n in range(3)]
 
 
+@pytest.mark.lanes("pinned", "kvikio")
 @pytest.mark.parametrize("seed", range(8))
 def test_random_lateness_changes_nothing(lane, seed):
     lane.cuda(f"set seed={seed} late_us=3000")
-    pieces = [pattern(40_000 + 97 * n, n) for n in range(12)]
+    pieces = [pattern(40_000 + 97 * n + n % 3 * 300_000, n) for n in range(12)]
     memories = [lane.memory(piece, n % 5, device=n % 2) for n, piece in enumerate(pieces)]
     engine, file = lane.engine(), lane.file()
-    extents = [extent(memory, n * 41_500) for n, memory in enumerate(memories)]
+    extents = [extent(memory, n * 651_264 + n % 5) for n, memory in enumerate(memories)]
     written = finish(lane.write(engine, file, extents))
     back = [
         lane.memory(bytes(len(piece)), n % 3, device=1 - n % 2) for n, piece in enumerate(pieces)
     ]
-    finish(lane.read(engine, file, [extent(each, n * 41_500) for n, each in enumerate(back)]))
+    places = [extent(each, one.file_offset) for each, one in zip(back, extents, strict=True)]
+    finish(lane.read(engine, file, places))
     assert [memory.data() for memory in back] == pieces
     assert crcs(written.extent_crcs()) == [zlib.crc32(piece) for piece in pieces]
 
 
+@pytest.mark.lanes("pinned", "kvikio")
 def test_tensor_on_a_device_that_is_not_current(lane):
     driver = lane.driver
-    memory = lane.memory(pattern(150_000), device=1)
+    memory = lane.memory(pattern(600_000), device=1)
     with driver.on(0):
         file, engine = lane.file(), lane.engine()
         finish(lane.write(engine, file, [extent(memory)]))
-        finish(lane.read(engine, lane.file(pattern(150_000, 2)), [extent(memory)]))
+        finish(lane.read(engine, lane.file(pattern(600_000, 2)), [extent(memory)]))
         assert driver.get("cuCtxGetDevice") == 0  # the caller's own context is left as it was
-    assert content_of(file) == pattern(150_000)
-    assert memory.data() == pattern(150_000, 2)
+    assert content_of(file) == pattern(600_000)
+    assert memory.data() == pattern(600_000, 2)
     assert lane.cuda.stat("copies_in_wrong_context") == 0
 
 
+@pytest.mark.lanes("pinned", "kvikio")
 def test_caller_without_a_context_gets_none(lane):
-    memory = lane.memory(pattern(100_000))
+    memory = lane.memory(pattern(600_000))
     finish(lane.write(lane.engine(), lane.file(), [extent(memory)]))
     assert lane.cuda.library.fake_current_device() == -1
 
@@ -166,6 +172,7 @@ def test_memory_of_every_kind(lane, kind):
     assert memory.is_guarded()
 
 
+@pytest.mark.lanes("pinned", "kvikio")
 def test_transfers_leave_no_stream_and_no_event(lane):
     engine = lane.engine()
     memory = lane.memory(pattern(500_000), device=1)

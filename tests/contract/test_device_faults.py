@@ -6,6 +6,7 @@ import threading
 import pytest
 from lanes import (
     HostMemory,
+    MiB,
     content_of,
     error_of,
     extent,
@@ -89,10 +90,11 @@ def test_engine_goes_on_after_a_fault(lane):
     assert content_of(file) == pattern(600_000)
 
 
+@pytest.mark.lanes("pinned", "kvikio")
 @pytest.mark.parametrize("code", [46, 719])
 def test_device_lost_in_mid_write_is_an_error_and_other_devices_go_on(lane, code):
     engine = lane.engine()
-    memories = [lane.memory(pattern(800_000, device), device=device) for device in range(2)]
+    memories = [lane.memory(pattern(3_000_000, device), device=device) for device in range(2)]
     lane.cuda(f"fault dtoh nth=5 code={code}")
     error = error_of(
         CudaError, lambda: finish(lane.write(engine, lane.file(), [extent(memories[0])]))
@@ -103,7 +105,7 @@ def test_device_lost_in_mid_write_is_an_error_and_other_devices_go_on(lane, code
     )
     file = lane.file()
     finish(lane.write(engine, file, [extent(memories[1])]))
-    assert content_of(file) == pattern(800_000, 1)
+    assert content_of(file) == pattern(3_000_000, 1)
     require_clean(lane, engine)
 
 
@@ -132,14 +134,15 @@ def test_tensor_freed_in_flight_is_an_error(lane):
     require_clean(lane, engine)
 
 
+@pytest.mark.lanes("pinned", "kvikio")
 def test_cancel_while_a_copy_hangs_ends_when_the_copy_does(lane):
     cuda = lane.cuda
     cuda("hang dtoh")
     engine = lane.engine(io_threads=2)
-    transfer = lane.write(engine, lane.file(), [extent(lane.memory(pattern(800_000)))])
+    transfer = lane.write(engine, lane.file(), [extent(lane.memory(pattern(MiB)))])
     cuda.wait_hanging("dtoh")
     transfer.cancel()
-    assert not transfer.wait(0)  # the slab is still the copy's
+    assert not transfer.wait(0)  # the buffer is still the copy's
     cuda("release dtoh")
     error_of(StorageError, finish, transfer)
     del transfer

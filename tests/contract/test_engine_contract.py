@@ -26,6 +26,7 @@ from lanes import (
 
 from gdsckpt import native
 from gdsckpt.engine import base
+from gdsckpt.engine.kvikio_transfer import KvikioTransfer
 from gdsckpt.errors import (
     ConfigError,
     EngineUnavailableError,
@@ -201,6 +202,7 @@ def test_transfer_counts_the_bytes_of_the_file(lane):
     ways = (transfer.direct_bytes, transfer.buffered_bytes, transfer.cufile_bytes)
     assert sum(ways) == 400_000
     assert (transfer.cufile_bytes > 0) == (lane.name in CUFILE_LANES)
+    assert isinstance(transfer, KvikioTransfer) == (lane.name == "kvikio")
 
 
 def test_write_with_one_slab_and_one_thread(lane):

