@@ -45,6 +45,10 @@ def fake_kvikio(tmp_path):
         package.mkdir()
         (package / "__init__.py").write_text(init.format(body=body))
         (package / "defaults.py").write_text(FAKE_DEFAULTS)
+        metadata = tmp_path / "kvikio-26.10.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Name: kvikio\nVersion: 26.10\n")
+        (metadata / "top_level.txt").write_text("kvikio\n")
         return f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
 
     return make
