@@ -19,7 +19,7 @@ help: ## Show this list
 demo: $(STAMPS)/demo $(STAMPS)/built ## Show what the library does, on a small model
 	$(BIN)/gdsckpt demo
 
-test: $(STAMPS)/test $(STAMPS)/built ## Run all tests but the campaigns
+test: $(STAMPS)/test $(STAMPS)/kvikio $(STAMPS)/built ## Run all tests but the campaigns
 	$(BIN)/python -m pytest
 
 lint: $(STAMPS)/test ## Check style, types and the layers of imports
@@ -44,7 +44,7 @@ bench: $(STAMPS)/bench $(STAMPS)/built ## Measure save and load on this machine
 bench-remote: $(STAMPS)/bench-remote $(STAMPS)/built ## Compare the cost of clients of object stores
 	$(BIN)/python bench/remote.py
 
-campaign: $(STAMPS)/test $(STAMPS)/built ## Run the tests that take minutes to hours
+campaign: $(STAMPS)/test $(STAMPS)/kvikio $(STAMPS)/built ## Run the tests that take minutes to hours
 	$(BIN)/python -m pytest -m campaign --timeout 0 -o faulthandler_timeout=0
 
 clean: ## Remove the environment and all that was built
@@ -77,6 +77,14 @@ $(STAMPS)/base: pyproject.toml constraints.txt
 
 $(STAMPS)/bench $(STAMPS)/bench-remote $(STAMPS)/demo $(STAMPS)/test: $(STAMPS)/base
 	$(install-requirements)
+
+# Alone (12 MB): it asks for CuPy and parts of the CUDA toolkit, gigabytes that moving files takes
+# nothing from. There are no wheels for other processors, where its tests are skipped.
+$(STAMPS)/kvikio: $(STAMPS)/base
+ifneq ($(filter x86_64 aarch64,$(shell uname -m)),)
+	$(PIP) install --no-deps -c constraints.txt kvikio-cu13 libkvikio-cu13 rapids-logger
+endif
+	touch $@
 
 # An editable install compiles the extension from nothing, so it is made only when the metadata
 # changed; a change of C++ alone is compiled in place, and one of Python needs neither.
