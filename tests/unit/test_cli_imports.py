@@ -59,12 +59,23 @@ def saved(tmp_path_factory):
         ("verify", "--help"),
         ("probe", "."),
         ("probe", "--json"),
+        ("upload", "a.pt", "memory://bucket/a.pt"),
+        ("upload", "step-4", "memory://bucket/step-4", "--json"),
+        ("fetch", "STORE/a.pt", "b.pt"),
+        ("fetch", "STORE/step-4", "step-4-back", "--json"),
+        ("ls", "STORE"),
+        ("ls", "STORE/step-4"),
+        ("inspect", "STORE/step-4"),
+        ("verify", "STORE/a.pt", "STORE/step-4"),
+        ("upload", "--help"),
+        ("fetch", "--help"),
         ("diff", "--help"),
         ("demo", "--help"),
     ],
 )
 def test_command_runs_without_torch(saved, arguments):
-    done = run(*arguments, cwd=saved)
+    store = saved.as_uri()
+    done = run(*(argument.replace("STORE", store) for argument in arguments), cwd=saved)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
 
