@@ -195,6 +195,7 @@ class Sender:
         work = Work(plan.source.nbytes, self._store.interrupt, is_alone=True)
 
         def put(part: Part, crc32: int) -> None:
+            plan.source.require_unchanged()  # a shorter file could not even be looked at
             plan.source.read_ahead(part)
             view = plan.source.view(part)
             uploaded[part.number] = self._store.put_part(upload, part.number, view, crc32=crc32)

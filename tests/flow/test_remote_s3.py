@@ -1,5 +1,6 @@
 """Uploads, fetches and loads on a real S3 server, and through a proxy that does harm."""
 
+import os
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from gdsckpt.errors import (
     ConfigError,
     FormatError,
     ObjectNotFoundError,
+    StorageError,
     StoreError,
 )
 
@@ -419,6 +421,28 @@ def test_object_replaced_in_mid_download_fails(proxy, harmed, saved, url, tmp_pa
     assert list(tmp_path.iterdir()) == []
     gdsckpt.fetch(url, tmp_path / "b.pt", config=harmed)
     assert gdsckpt.load(tmp_path / "b.pt")["step"] == 8
+
+
+def test_file_cut_short_while_a_part_is_sent_fails_cleanly(
+    proxy, harmed, tmp_path, url, seaweed, monkeypatch
+):
+    path = tmp_path / "a.pt"
+    gdsckpt.save({"w": torch.zeros(30_000_000)}, path, config={"fsync": False})
+    before = pending_uploads(seaweed)
+
+    def cut_short(exchange):
+        received = 0
+        for piece in exchange.body():
+            received += len(piece)
+            if received >= MiB and path.stat().st_size > 50 * MiB:
+                os.truncate(path, MiB)
+
+    proxy.harm("UploadPart", cut_short)
+    config = {**harmed, "upload_part_bytes": "60MiB", "upload_concurrency": 1}
+    with pytest.raises(StorageError, match="was changed while it was uploaded"):
+        gdsckpt.upload(path, url, config=config)
+    assert is_absent(url)
+    assert pending_uploads(seaweed) == before
 
 
 def test_a_server_that_dies_in_mid_upload_and_comes_back(tmp_path, s3_environment, monkeypatch):
