@@ -43,6 +43,7 @@ class Bucket:
 
     Attributes:
         description: Where it is, in words.
+        is_local: Whether the server shares this machine's cores.
         gone: Claims that all of it is gone, at the end; None where it is to stay.
     """
 
@@ -50,6 +51,7 @@ class Bucket:
         self.url = url
         self.config = config
         self.description = ""
+        self.is_local = False
         self.gone: Callable[[], Claim] | None = None
         self._names: set[str] = set()
         self._stock: Any = None
@@ -140,6 +142,8 @@ class Bucket:
             left = [name for name in sorted(self._names) if self._has(name)]
         except StoreError as error:
             return Claim("store_cleaned", False, f"what is left cannot be told: {error}")
+        finally:
+            self.close()
         evidence = f"{', '.join(left) or 'nothing'} is left below {self.url}/"
         return Claim("store_cleaned", not left, evidence)
 
@@ -214,6 +218,7 @@ def embedded(directory: Path, config: Config) -> Iterator[Bucket]:
             dataclasses.replace(config, endpoint_url=server.endpoint, addressing_style="path"),
         )
         bucket.description = f"SeaweedFS at {server.endpoint}, process {server.pid}"
+        bucket.is_local = True
         port = server.port
         bucket.gone = lambda: _has_ended(port, data)
         stack.callback(bucket.close)
