@@ -13,6 +13,7 @@ from gdsckpt.config import Config
 from gdsckpt.demo import bucket as buckets
 from gdsckpt.demo import roundtrip
 from gdsckpt.demo.bucket import Bucket
+from gdsckpt.demo.seaweed import Seaweed
 from gdsckpt.errors import ConfigError, StoreError
 from gdsckpt.store import open_store
 from gdsckpt.store.base import list_all
@@ -257,6 +258,19 @@ def test_what_boto3_raises_becomes_an_error_of_ours(own):
 
 def test_check_of_the_server_sees_that_it_runs(seaweed, tmp_path):
     assert not buckets._has_ended(seaweed.port, tmp_path / "gone").ok
+
+
+def test_server_in_a_long_path_leaves_no_sockets_behind(tmp_path):
+    with Seaweed(tmp_path / ("long" * 25)) as server:
+        ports = [str(port + more) for port in server._ports.values() for more in (0, 10_000)]
+        made = sockets_of(ports)
+    assert made
+    assert sockets_of(ports) == []
+
+
+def sockets_of(ports):
+    found = Path("/tmp").glob("seaweedfs-*.sock")
+    return [path.name for path in found if path.stem.rpartition("-")[2] in ports]
 
 
 def test_bucket_removal_that_fails_is_told(own, monkeypatch):
