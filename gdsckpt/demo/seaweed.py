@@ -147,8 +147,8 @@ class Seaweed:
         if process is not None:
             process.kill()
             process.wait(_STOP_TIMEOUT_S)
-        # The program makes these in /tmp and leaves them behind. Those of gRPC are not configurable,
-        # the others have no room in a directory whose path is long.
+        # The program makes these in /tmp and leaves them behind. Those of gRPC are not
+        # configurable, the others have no room in a directory whose path is long.
         for name, port in self._ports.items():
             for suffix in (f"grpc-{port + _GRPC_OFFSET}", f"{port}"):
                 (Path("/tmp") / f"seaweedfs-{name}-{suffix}.sock").unlink(missing_ok=True)
