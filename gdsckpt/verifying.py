@@ -13,7 +13,7 @@ from gdsckpt.engine.pinned import shared_engine
 from gdsckpt.errors import CheckpointNotFoundError, FormatError, ShortTransferError
 from gdsckpt.format.manifest import Manifest, ShardEntry
 from gdsckpt.format.zipfmt import LOCAL_SIGNATURE
-from gdsckpt.remote.opening import OpenedObject, Place, open_object, open_place
+from gdsckpt.remote.opening import REMOVED, OpenedObject, Place, open_object, open_place
 from gdsckpt.report import Damage, VerifyReport
 from gdsckpt.staging import directory, files, indexing, reader, scanning
 from gdsckpt.staging.shard import Origin, Shard, read_at
@@ -216,7 +216,7 @@ def _verify_object(
             if crc32 != entry.crc32:
                 raise directory.not_as_listed(url)
             return report
-    except (FormatError, CheckpointNotFoundError) as error:
+    except (FormatError, *REMOVED) as error:
         return _damaged_report(url, error, nbytes)
 
 

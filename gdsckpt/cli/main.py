@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.rest = rest
         with output.redirected_warnings(debug=debug):
             return _run(arguments)
-    except KeyboardInterrupt:
-        output.note(f"{output.PROGRAM}: interrupted")
+    except KeyboardInterrupt as exc:
+        output.note(" ".join((f"{output.PROGRAM}: interrupted", *getattr(exc, "__notes__", ()))))
         output.abandon_stdout()
         return Exit.INTERRUPTED
     except BrokenPipeError:

@@ -24,7 +24,7 @@ from gdsckpt.loading.restore import MapLocation, is_meta, restorer
 from gdsckpt.loading.source import ReadOptions, StorageSource
 from gdsckpt.loading.stock import load_stock
 from gdsckpt.loading.unpickle import looks_at_values, needs_stock_torch, unpickle
-from gdsckpt.remote.opening import OpenedObject, open_only_object
+from gdsckpt.remote.opening import OpenedObject, read_only_object
 from gdsckpt.staging import directory, files, indexing, reader, scanning, stream
 from gdsckpt.staging.shard import Origin, Shard
 from gdsckpt.store import is_url
@@ -90,7 +90,8 @@ def load(  # noqa: PLR0913 - torch.load's arguments, and ours by keyword only
         )
     restorer(map_location)  # a wrong one fails before anything is read
     keys = checked_keys(keys)
-    with _open(f, settings) as opened:
+
+    def answer(opened: _Opened) -> Any:
         request = _Request(opened, settings, map_location, weights_only, verify)
         request.warn_if_unverified()
         if into is not None:
@@ -98,6 +99,13 @@ def load(  # noqa: PLR0913 - torch.load's arguments, and ours by keyword only
         if keys is not None:
             return request.part(keys)
         return request.whole()
+
+    if is_url(f):
+        return read_only_object(
+            str(f), settings, lambda remote: answer(_Opened(remote.shard, remote))
+        )
+    with _open(f, settings) as shard:
+        return answer(_Opened(shard))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,20 +117,16 @@ class _Opened:
 
 
 @contextlib.contextmanager
-def _open(f: str | os.PathLike[str] | BinaryIO, config: Config) -> Iterator[_Opened]:
-    if is_url(f):
-        with open_only_object(str(f), config) as remote:
-            yield _Opened(remote.shard, remote)
-        return
+def _open(f: str | os.PathLike[str] | BinaryIO, config: Config) -> Iterator[Shard]:
     if not isinstance(f, (str, os.PathLike)):
         stream.require_binary(f, "read")
         with reader.open_stream(f, direct_io=config.direct_io) as shard:
-            yield _Opened(shard)
+            yield shard
         return
     path = files.local_path(f)
     opened = directory.open_only_shard if os.path.isdir(path) else reader.open_shard  # noqa: PTH112 - Path.is_dir raises for names that are too long
     with opened(path, direct_io=config.direct_io) as shard:
-        yield _Opened(shard)
+        yield shard
 
 
 class _Request:

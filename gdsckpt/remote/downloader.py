@@ -23,7 +23,7 @@ from gdsckpt.errors import (
 )
 from gdsckpt.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, is_plain_name
 from gdsckpt.remote.crew import Crew, Work
-from gdsckpt.remote.opening import Place, open_place
+from gdsckpt.remote.opening import REMOVED, Place, open_place
 from gdsckpt.remote.receiving import Received, plan_receive, receive
 from gdsckpt.remote.uploader import shifted
 from gdsckpt.report import FetchReport
@@ -151,7 +151,7 @@ class Fetcher:
                         received = self._fetch_shards(target, manifest, progress)
                         directory.commit(target, self._place.raw_manifest, self._config)
                     break
-                except CheckpointNotFoundError:
+                except REMOVED:
                     newer = self._place.newer()
                     if newer is None:
                         raise

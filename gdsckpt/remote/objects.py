@@ -6,7 +6,7 @@ import mmap
 import queue
 from dataclasses import dataclass
 
-from gdsckpt.errors import StoreError
+from gdsckpt.errors import ObjectNotFoundError, StoreError
 from gdsckpt.store.base import ObjectInfo, Store
 
 CRC32_METADATA = "gdsckpt-crc32"
@@ -62,16 +62,18 @@ class RemoteObject:
         """Read ``into.nbytes`` bytes at ``offset``.
 
         Raises:
-            StoreError: The object was replaced (status 412), or the store failed.
+            ObjectNotFoundError: The object was removed meanwhile.
+            StoreError: It was replaced (status 412), or the store failed.
         """
         try:
             self.store.get_range(self.key, offset, into, if_match=self.etag)
         except StoreError as error:
-            if error.status != 412:
+            is_gone = isinstance(error, ObjectNotFoundError)
+            if error.status != 412 and not is_gone:
                 raise
-            raise StoreError(
-                f"{self.url} was replaced while it was read, so what was read of it is of no use. "
-                "Start again.",
+            raise (ObjectNotFoundError if is_gone else StoreError)(
+                f"{self.url} was {'removed' if is_gone else 'replaced'} while it was read, so what "
+                "was read of it is of no use. Start again.",
                 op=error.op,
                 key=self.key,
                 attempts=error.attempts,

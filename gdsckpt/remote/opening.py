@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gdsckpt.config import Config
 from gdsckpt.engine import base
@@ -16,6 +17,7 @@ from gdsckpt.errors import (
 )
 from gdsckpt.format import manifest as manifest_format
 from gdsckpt.format.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME, Manifest, ShardEntry
+from gdsckpt.remote.chunks import RECEIVES_MAX
 from gdsckpt.remote.crew import Crew
 from gdsckpt.remote.engine import ObjectEngine
 from gdsckpt.remote.objects import RemoteObject
@@ -25,6 +27,11 @@ from gdsckpt.staging import shard as shards
 from gdsckpt.staging.shard import Shard
 from gdsckpt.store import open_store
 from gdsckpt.store.base import Store
+
+T = TypeVar("T")
+
+REMOVED = (CheckpointNotFoundError, ObjectNotFoundError)
+"""What a reader meets whose checkpoint was replaced, which removes its shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +110,9 @@ class Place:
         return manifest_format.decode(self.raw_manifest, f"{self.url}/{MANIFEST_NAME}")
 
     def newer(self) -> Place | None:
-        """Look again, after a shard was missing; gives the checkpoint that has taken its place."""
+        """Look again, after something was missing; gives the checkpoint that took its place."""
+        if self.source is not None:
+            return None
         found = find_place(self.store, self.crew, self.key)
         return None if found.raw_manifest == self.raw_manifest else found
 
@@ -120,6 +129,22 @@ class Place:
                 f"the checkpoint at {self.url} lacks its shard {entry.name}. Use another one.",
                 path=f"{self.url}/{entry.name}",
             ) from error
+
+    @contextlib.contextmanager
+    def open_only(self) -> Iterator[OpenedObject]:
+        """Open the object, or the checkpoint's only shard.
+
+        Raises:
+            ConfigError: The checkpoint has several ranks.
+        """
+        if self.source is not None:
+            with open_object(self.source, self.crew) as opened:
+                yield opened
+            return
+        manifest = self.manifest
+        directory.require_one_rank(self.url, manifest)
+        with self.open_listed(manifest.shards[0]) as opened:
+            yield opened
 
     @contextlib.contextmanager
     def open_listed(
@@ -205,31 +230,38 @@ def read_raw_manifest(store: Store, prefix: str) -> bytes:
             offset=0,
         )
     raw = bytearray(source.nbytes)
-    source.read(0, memoryview(raw))
+    for _ in range(RECEIVES_MAX):
+        source.read(0, memoryview(raw))
+        try:
+            manifest_format.decode(bytes(raw), source.url)
+            break
+        except FormatError:  # it may have been flipped on the way; else the caller finds it
+            continue
     return bytes(raw)
 
 
-@contextlib.contextmanager
-def open_only_object(url: str, config: Config) -> Iterator[OpenedObject]:
+def read_only_object(url: str, config: Config, read: Callable[[OpenedObject], T]) -> T:
     """Open the object that an URL names, or the shard of a checkpoint that one rank wrote.
+
+    Args:
+        url: Of the object or checkpoint.
+        config: Settings.
+        read: Reads it; is called again for the checkpoint that takes its place meanwhile.
+
+    Returns:
+        What ``read`` gives.
 
     Raises:
         ConfigError: The checkpoint has several ranks.
         CheckpointNotFoundError: There is nothing.
     """
-    with open_place(url, config) as place, contextlib.ExitStack() as stack:
-        if place.source is not None:
-            yield stack.enter_context(open_object(place.source, place.crew))
-            return
+    with open_place(url, config) as place:
         while True:
-            manifest = place.manifest
-            directory.require_one_rank(place.url, manifest)
             try:
-                opened = stack.enter_context(place.open_listed(manifest.shards[0]))
-                break
-            except CheckpointNotFoundError:
+                with place.open_only() as opened:
+                    return read(opened)
+            except REMOVED:
                 newer = place.newer()
                 if newer is None:
                     raise
                 place = newer
-        yield opened

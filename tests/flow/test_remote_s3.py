@@ -379,6 +379,12 @@ def test_fetch_fails_cleanly(proxy, harmed, saved, url, tmp_path, name):
         gdsckpt.load(url, config=config)
 
 
+def test_manifest_that_is_flipped_on_the_way_is_received_again(proxy, harmed, url):
+    gdsckpt.save_checkpoint({"w": torch.ones(3)}, url, step=1)
+    proxy.harm("GetObject", harm.flips_answer(50), key="manifest.json")
+    assert torch.equal(gdsckpt.load(url, config=harmed)["w"], torch.ones(3))
+
+
 def test_fetch_of_what_is_flipped_each_time_fails(proxy, harmed, saved, url, tmp_path):
     gdsckpt.upload(saved, url, config=SETTINGS)
     proxy.harm("GetObject", harm.flips_answer(500_000), skip=2, times=FOREVER)
@@ -421,6 +427,27 @@ def test_object_replaced_in_mid_download_fails(proxy, harmed, saved, url, tmp_pa
     assert list(tmp_path.iterdir()) == []
     gdsckpt.fetch(url, tmp_path / "b.pt", config=harmed)
     assert gdsckpt.load(tmp_path / "b.pt")["step"] == 8
+
+
+@pytest.mark.parametrize("how", ["load", "fetch", "verify"])
+def test_checkpoint_replaced_in_mid_download_is_read_anew(proxy, harmed, url, tmp_path, how):
+    gdsckpt.save_checkpoint({"w": torch.zeros(3_000_000)}, url, step=1)
+    new = {"w": torch.ones(3_000_000)}
+
+    def replace(exchange):
+        gdsckpt.save_checkpoint(new, url, step=2)
+        exchange.forward()
+
+    # The manifest, two ends of the shard, and then its bytes.
+    proxy.harm("GetObject", replace, skip=3)
+    if how == "load":
+        assert_same(new, gdsckpt.load(url, config=harmed))
+    elif how == "verify":
+        assert gdsckpt.verify(url, config=harmed).ok
+    else:
+        gdsckpt.fetch(url, tmp_path / "step", config=harmed)
+        assert_same(new, gdsckpt.load(tmp_path / "step"))
+        assert len(list((tmp_path / "step").iterdir())) == 2
 
 
 def test_file_cut_short_while_a_part_is_sent_fails_cleanly(

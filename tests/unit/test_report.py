@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from gdsckpt.report import Damage, SaveReport, VerifyReport
+from gdsckpt.report import Damage, FetchReport, SaveReport, UploadReport, VerifyReport
 
 SAVE = SaveReport(
     path="/nvme/a.pt",
@@ -35,14 +35,35 @@ VERIFY = VerifyReport(
 )
 
 
-@pytest.mark.parametrize("report", [SAVE, DAMAGE, VERIFY])
+UPLOAD = UploadReport(
+    path="a.pt",
+    url="s3://bucket/a.pt",
+    nbytes=4_000_000_000,
+    sent_bytes=3_000_000_000,
+    num_objects=2,
+    num_parts=24,
+    seconds=2.0,
+)
+FETCH = FetchReport(
+    url="s3://bucket/a.pt",
+    path="b.pt",
+    nbytes=4_000_000_000,
+    num_objects=1,
+    is_verified=True,
+    seconds=2.0,
+    direct_io=True,
+    crc32=7,
+)
+
+
+@pytest.mark.parametrize("report", [SAVE, DAMAGE, VERIFY, UPLOAD, FETCH])
 def test_report_as_dict_is_what_json_gives_back(report):
     plain = report.as_dict()
     assert json.loads(json.dumps(plain)) == plain
     assert {field.name for field in dataclasses.fields(report)} <= set(plain)
 
 
-@pytest.mark.parametrize("report", [SAVE, DAMAGE, VERIFY])
+@pytest.mark.parametrize("report", [SAVE, DAMAGE, VERIFY, UPLOAD, FETCH])
 def test_report_is_frozen(report):
     with pytest.raises(dataclasses.FrozenInstanceError):
         report.path = "/elsewhere"
@@ -99,3 +120,26 @@ def test_verify_report_text_of_an_unverifiable_file_says_why():
 def test_verify_report_of_a_directory_holds_its_shards():
     directory = dataclasses.replace(VERIFY, path="/nvme", shards=(VERIFY,))
     assert directory.as_dict()["shards"] == [VERIFY.as_dict()]
+
+
+def test_upload_report_says_what_was_sent():
+    assert UPLOAD.bytes_per_s == 1_500_000_000.0
+    assert str(UPLOAD) == (
+        "uploaded a.pt to s3://bucket/a.pt: 3.00 GB in 2 s (1.50 GB/s), 1 GB were there already"
+    )
+    whole = dataclasses.replace(UPLOAD, sent_bytes=UPLOAD.nbytes)
+    assert str(whole) == "uploaded a.pt to s3://bucket/a.pt: 4 GB in 2 s (2 GB/s)"
+
+
+def test_upload_report_of_what_was_there_already():
+    there = dataclasses.replace(UPLOAD, sent_bytes=0)
+    assert str(there) == "s3://bucket/a.pt: there already, 4 GB, nothing was sent"
+    empty = dataclasses.replace(UPLOAD, sent_bytes=0, nbytes=0, seconds=0.0)
+    assert str(empty).startswith("uploaded a.pt")
+    assert empty.bytes_per_s == 0.0
+
+
+def test_fetch_report_says_whether_it_was_verified():
+    assert str(FETCH) == "fetched s3://bucket/a.pt to b.pt: 4 GB in 2 s (2 GB/s), verified"
+    unverified = dataclasses.replace(FETCH, is_verified=False)
+    assert str(unverified).endswith("not verifiable: it carries no checksums")
