@@ -125,7 +125,7 @@ def test_verify_report_of_a_directory_holds_its_shards():
 def test_upload_report_says_what_was_sent():
     assert UPLOAD.bytes_per_s == 1_500_000_000.0
     assert str(UPLOAD) == (
-        "uploaded a.pt to s3://bucket/a.pt: 3.00 GB in 2 s (1.50 GB/s), 1 GB were there already"
+        "uploaded a.pt to s3://bucket/a.pt: 3 GB in 2 s (1.50 GB/s), 1 GB were there already"
     )
     whole = dataclasses.replace(UPLOAD, sent_bytes=UPLOAD.nbytes)
     assert str(whole) == "uploaded a.pt to s3://bucket/a.pt: 4 GB in 2 s (2 GB/s)"
