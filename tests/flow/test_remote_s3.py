@@ -10,7 +10,7 @@ import pytest
 import torch
 from fault_proxy import FOREVER, FaultProxy
 from remote_cases import SMALL_CHUNKS, MiB, flipped, large_state, save_large
-from seaweed import BUCKET
+from seaweed import BUCKET, point_boto3_at
 from states import assert_same
 
 import gdsckpt
@@ -54,6 +54,15 @@ def proxy(module_proxy, s3_environment):
     module_proxy.seen.clear()
     yield module_proxy
     module_proxy.heal()
+
+
+@pytest.fixture(scope="module")
+def stored(seaweed, saved, tmp_path_factory):
+    """URL of an object that is only read."""
+    with pytest.MonkeyPatch.context() as patch:
+        point_boto3_at(seaweed, patch, tmp_path_factory.mktemp("aws"))
+        gdsckpt.upload(saved, f"s3://{BUCKET}/stored/a.pt", config=SETTINGS)
+    return f"s3://{BUCKET}/stored/a.pt"
 
 
 @pytest.fixture
@@ -354,29 +363,27 @@ READ_FAULTS = {
 @pytest.mark.parametrize(
     ("name", "skip"), [*((name, 2) for name in READ_FAULTS), ("503", 0), ("a bit is flipped", 0)]
 )
-def test_fetch_and_load_survive(proxy, harmed, saved, url, tmp_path, name, skip):
-    gdsckpt.upload(saved, url, config=SETTINGS)
+def test_fetch_and_load_survive(proxy, harmed, saved, stored, tmp_path, name, skip):
     proxy.harm("GetObject", READ_FAULTS[name], skip=skip)
-    gdsckpt.fetch(url, tmp_path / "b.pt", config=harmed)
+    gdsckpt.fetch(stored, tmp_path / "b.pt", config=harmed)
     assert (tmp_path / "b.pt").read_bytes() == saved.read_bytes()
     proxy.heal()
     proxy.harm("GetObject", READ_FAULTS[name], skip=skip)
-    assert_same(large_state(), gdsckpt.load(url, config=harmed))
+    assert_same(large_state(), gdsckpt.load(stored, config=harmed))
     proxy.heal()
     proxy.harm("GetObject", READ_FAULTS[name], skip=skip)
-    assert gdsckpt.verify(url, config=harmed).ok
+    assert gdsckpt.verify(stored, config=harmed).ok
 
 
 @pytest.mark.parametrize("name", [name for name in READ_FAULTS if name != "a bit is flipped"])
-def test_fetch_fails_cleanly(proxy, harmed, saved, url, tmp_path, name):
-    gdsckpt.upload(saved, url, config=SETTINGS)
+def test_fetch_fails_cleanly(proxy, harmed, stored, tmp_path, name):
     proxy.harm("GetObject", READ_FAULTS[name], skip=2, times=FOREVER)
-    config = {**harmed, "store_attempts_max": 2}
+    config = {**harmed, "store_attempts_max": 1}
     with pytest.raises(StoreError):
-        gdsckpt.fetch(url, tmp_path / "b.pt", config=config)
+        gdsckpt.fetch(stored, tmp_path / "b.pt", config=config)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(StoreError):
-        gdsckpt.load(url, config=config)
+        gdsckpt.load(stored, config=config)
 
 
 def test_manifest_that_is_flipped_on_the_way_is_received_again(proxy, harmed, url):
