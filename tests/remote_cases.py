@@ -5,9 +5,11 @@ import secrets
 
 import pytest
 import torch
+from seaweed import BUCKET
 
 import gdsckpt
 from gdsckpt import native
+from gdsckpt.errors import CheckpointNotFoundError
 from gdsckpt.format import manifest as manifest_format
 from gdsckpt.remote.crew import Crew
 from gdsckpt.staging import reader
@@ -17,6 +19,14 @@ from gdsckpt.store import memory
 MiB = 1 << 20
 SMALL_PARTS = {"upload_part_bytes": "5MiB"}
 SMALL_CHUNKS = {"chunk_bytes": "64KiB"}
+
+S3_SETTINGS = {
+    "upload_part_bytes": "5MiB",
+    "upload_concurrency": 4,
+    "store_timeout_s": 1,
+    "store_attempts_max": 4,
+}
+"""Of tests on the S3 server: several parts, and no long waits."""
 
 
 class Bucket:
@@ -101,3 +111,23 @@ def many_ranks(directory, sizes):
     )
     (directory / "manifest.json").write_bytes(manifest_format.encode(manifest))
     return directory
+
+
+def fetched(url, tmp_path, config=S3_SETTINGS):
+    """Give the bytes of an object, fetched without harm."""
+    gdsckpt.fetch(url, tmp_path / "fetched", config=config)
+    return (tmp_path / "fetched").read_bytes()
+
+
+def pending_uploads(seaweed):
+    """List the uploads that are neither completed nor aborted."""
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=seaweed.endpoint)
+    return client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
+
+
+def is_absent(url):
+    with pytest.raises(CheckpointNotFoundError):
+        gdsckpt.verify(url, config=S3_SETTINGS)
+    return True
