@@ -6,17 +6,13 @@ write, after a read. cuFile's driver must be open; see ``native.cufile_open``.
 
 from __future__ import annotations
 
-import os
-import threading
 from array import array
 from collections.abc import Iterator
 
 from gdsckpt import kernels, native, tracing
 from gdsckpt.config import Config
 from gdsckpt.engine.base import ROW_WIDTH, DeviceChecksums, Transfer
-
-_lock = threading.Lock()
-_engines: dict[tuple[int, int, int], CuFileEngine] = {}
+from gdsckpt.engine.shared import SharedEngines
 
 
 class CuFileEngine:
@@ -176,6 +172,9 @@ class CuFileRead:
                 crcs[index] = crc
 
 
+_shared = SharedEngines(CuFileEngine)
+
+
 def shared_engine(config: Config, slab_bytes: int | None = None) -> CuFileEngine:
     """Give the process's engine for these settings; made at the first call.
 
@@ -183,15 +182,7 @@ def shared_engine(config: Config, slab_bytes: int | None = None) -> CuFileEngine
         config: ``io_threads``, ``chunk_bytes`` and ``pinned_pool_bytes`` are read.
         slab_bytes: See :func:`gdsckpt.engine.pinned.shared_engine`.
     """
-    slab = max(config.chunk_bytes, slab_bytes or 0)
-    num_slabs = max(1, min(config.io_threads, config.pinned_pool_bytes // slab))
-    key = (config.io_threads, slab, num_slabs)
-    with _lock:
-        if key not in _engines:
-            _engines[key] = CuFileEngine(
-                io_threads=config.io_threads, slab_bytes=slab, num_slabs=num_slabs
-            )
-        return _engines[key]
+    return _shared.get(config, slab_bytes)
 
 
 def _rows(extents: array[int]) -> Iterator[tuple[int, int, int, int]]:
@@ -243,13 +234,3 @@ def _producer_of(device: int, streams: array[int]) -> int | None:
     if handles:
         native.cuda_wait(array("Q", [number for handle in handles for number in (device, handle)]))
     return None
-
-
-def _forget_engines() -> None:
-    """Start afresh in a forked child: it has none of the parent's threads."""
-    global _lock  # noqa: PLW0603 - the parent's lock may be held by a thread that is not here
-    _lock = threading.Lock()
-    _engines.clear()
-
-
-os.register_at_fork(after_in_child=_forget_engines)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from array import array
 
 from gdsckpt import native
 from gdsckpt.config import Config
-
-_lock = threading.Lock()
-_engines: dict[tuple[int, int, int], PinnedEngine] = {}
+from gdsckpt.engine.shared import SharedEngines
 
 
 class PinnedEngine:
@@ -57,6 +53,9 @@ class PinnedEngine:
         return self._native.pin_refused
 
 
+_shared = SharedEngines(PinnedEngine)
+
+
 def shared_engine(config: Config, slab_bytes: int | None = None) -> PinnedEngine:
     """Give the process's engine for these settings; made at the first call.
 
@@ -65,22 +64,4 @@ def shared_engine(config: Config, slab_bytes: int | None = None) -> PinnedEngine
         slab_bytes: Slab size in bytes where a file's own chunk size asks for more than
             ``config.chunk_bytes``.
     """
-    slab = max(config.chunk_bytes, slab_bytes or 0)
-    num_slabs = max(1, min(config.io_threads, config.pinned_pool_bytes // slab))
-    key = (config.io_threads, slab, num_slabs)
-    with _lock:
-        if key not in _engines:
-            _engines[key] = PinnedEngine(
-                io_threads=config.io_threads, slab_bytes=slab, num_slabs=num_slabs
-            )
-        return _engines[key]
-
-
-def _forget_engines() -> None:
-    """Start afresh in a forked child: it has none of the parent's threads."""
-    global _lock  # noqa: PLW0603 - the parent's lock may be held by a thread that is not here
-    _lock = threading.Lock()
-    _engines.clear()
-
-
-os.register_at_fork(after_in_child=_forget_engines)
+    return _shared.get(config, slab_bytes)

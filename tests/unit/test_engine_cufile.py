@@ -291,5 +291,5 @@ def test_shared_engine_is_one_for_a_configuration(tmp_path):
     engine = cufile.shared_engine(Config())
     assert engine is cufile.shared_engine(Config())
     assert engine is not cufile.shared_engine(Config(), slab_bytes=64 * MiB)
-    cufile._forget_engines()
+    cufile._shared._forget()
     assert engine is not cufile.shared_engine(Config())
