@@ -49,7 +49,7 @@ def memory(job: Job) -> Transfer:
     """``gdsckpt.load`` into tensors that are there."""
     import torch
 
-    import gdsckpt
+    from gdsckpt.loading import load
 
     _import_all(job)
     expected = torch.load(job.path, mmap=True, weights_only=True)
@@ -64,7 +64,7 @@ def memory(job: Job) -> Transfer:
                 raise RuntimeError(f"{name} has other values than what was saved")
 
     return Transfer(
-        lambda: gdsckpt.load(job.url, into=into, config=_settings(job)),
+        lambda: load(job.url, into=into, config=_settings(job)),
         sum(tensor.nbytes for tensor in into.values()),
         check,
     )

@@ -29,6 +29,8 @@ PARENTS = {
     "StateMismatchError": {RuntimeError},
     "TimeoutExpiredError": {TimeoutError},
     "TornSnapshotError": {RuntimeError},
+    "SnapshotBusyError": {RuntimeError},
+    "RootLockedError": {BlockingIOError},
     "StoreError": {GdsckptError},
     "ObjectNotFoundError": {errors.StoreError, FileNotFoundError},
     "AccessDeniedError": {errors.StoreError, PermissionError},
@@ -92,15 +94,15 @@ FIELDS = {
     },
     "TimeoutExpiredError": {"what": "rank 3", "timeout_s": 1.5},
     "TornSnapshotError": {"names": ("layer.weight",)},
+    "SnapshotBusyError": {"step": 12},
+    "RootLockedError": {"path": "/nvme/run", "holder": "process 4711 on node-3"},
     "StoreError": STORE_FIELDS,
     "ObjectNotFoundError": STORE_FIELDS,
     "AccessDeniedError": STORE_FIELDS,
 }
 
 ERRORS = [
-    cls
-    for _, cls in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(cls, GdsckptError) and cls.__module__ == errors.__name__
+    cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, GdsckptError)
 ]
 WARNINGS = [
     cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, Warning)
@@ -176,8 +178,8 @@ def test_error_copied_keeps_fields_and_own_notes(cls, duplicate):
 
 
 @every_error
-def test_error_is_not_retryable(cls):
-    assert make(cls).retryable is False
+def test_error_is_retryable_only_where_time_helps(cls):
+    assert make(cls).retryable is (cls.__name__ == "SnapshotBusyError")
 
 
 @pytest.mark.parametrize(
@@ -236,6 +238,8 @@ def test_warning_classes_form_one_tree():
         "GdsckptWarning",
         "FallbackWarning",
         "UnverifiedWarning",
+        "StaleSaveWarning",
+        "DamagedCheckpointWarning",
     }
     assert all(issubclass(cls, errors.GdsckptWarning) for cls in WARNINGS)
     assert issubclass(errors.GdsckptWarning, UserWarning)
