@@ -160,6 +160,28 @@ class Config:
         maximum=TiB,
         is_bytes=True,
     )
+    snapshot_slots: int = _setting(
+        2,
+        "Copies of the state in host memory that may wait for the drive at the same time, each in "
+        "a slot that is used again.",
+        minimum=1,
+        maximum=64,
+    )
+    snapshot_policy: str = _setting(
+        "wait",
+        "What an asynchronous save does when every slot is in use: `wait` for one, `skip` the save "
+        "(its futures fail, and a warning is logged), or `raise` SnapshotBusyError.",
+        choices=("wait", "skip", "raise"),
+    )
+    staging_max_bytes: int = _setting(
+        0,
+        "Host memory that all slots together may use; a larger state is read in part while the "
+        "caller waits. 0 takes a quarter of the memory of the machine or container, divided by the "
+        "processes of the job on it (`LOCAL_WORLD_SIZE`).",
+        minimum=0,
+        maximum=TiB,
+        is_bytes=True,
+    )
     endpoint_url: str = _setting(
         "",
         "`https://HOST:PORT` of the object store; empty takes what boto3 finds: "

@@ -152,7 +152,7 @@ def content_of(obj: object) -> ShardContent:
             pickle=pickled.pickle,
             tensors=tensors,
             streams=memory.streams,
-            require_unchanged=lambda: memory.require_unchanged(tensors),
+            require_unchanged=lambda _fd, _layout: memory.require_unchanged(tensors),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -45,6 +46,9 @@ class Manifest:
         engine: Engine that wrote the shards.
         engine_reasons: Why it was chosen, and what was refused.
         shards: By rank.
+        sequence: Grows by one with each save into a root, whatever the clock and the step say; 0
+            where no Checkpointer wrote it.
+        metric: What the caller said of the step, such as a loss; None for nothing.
     """
 
     step: int
@@ -55,6 +59,8 @@ class Manifest:
     engine: str
     engine_reasons: tuple[str, ...]
     shards: tuple[ShardEntry, ...]
+    sequence: int = 0
+    metric: float | None = None
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -128,6 +134,9 @@ def _from_document(document: dict[str, Any]) -> Manifest:
             )
             for shard in document["shards"]
         ),
+        # Manifests of before have neither.
+        sequence=_integer(document.get("sequence", 0)),
+        metric=_finite_or_none(document.get("metric")),
     )
 
 
@@ -135,6 +144,14 @@ def _integer(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not a whole number of at least 0")
     return value
+
+
+def _finite_or_none(value: object) -> float | None:
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not math.isfinite(number := float(value)):  # type: ignore[arg-type]
+        raise ValueError(f"{value!r} is not a finite number")
+    return number
 
 
 def _check_shards(manifest: Manifest, path: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gdsckpt import native
-from gdsckpt.engine.base import NO_STREAMS
+from gdsckpt.engine.base import NO_STREAMS, Transfer
 from gdsckpt.format import footer, layout, table, zipfmt
 from gdsckpt.format.layout import Placement, ShardLayout
 
@@ -41,14 +41,18 @@ class ShardContent:
         pickle: Content of ``data.pkl``.
         tensors: Named tensors for the chunk table.
         streams: Rows of (device, CUDA stream) that the contents of device memory wait for.
-        require_unchanged: Raises TornSnapshotError when the memory of a storage is another now.
+        require_unchanged: Called when the last byte was read, with the descriptor of the file that
+            was written and its layout; raises TornSnapshotError when the memory changed meanwhile.
+        watch: Called now and then with the transfer that reads the memory and the layout, by the
+            thread that waits for it.
     """
 
     storages: Sequence[Buffer]
     pickle: bytes
     tensors: tuple[table.TensorEntry, ...]
     streams: array[int] = field(default_factory=lambda: NO_STREAMS)
-    require_unchanged: Callable[[], None] = lambda: None
+    require_unchanged: Callable[[int, ShardLayout], None] = lambda _fd, _layout: None
+    watch: Callable[[Transfer, ShardLayout], None] | None = None
 
     @property
     def payload_bytes(self) -> int:

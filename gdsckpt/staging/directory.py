@@ -43,10 +43,14 @@ class SaveIdentity:
     Attributes:
         step: Training step.
         created_by: Program and version.
+        sequence: Number of the save in its root, 0 outside of any; see Manifest.
+        metric: What the caller says of the step, finite; None for nothing.
     """
 
     step: int
     created_by: str
+    sequence: int = 0
+    metric: float | None = None
 
 
 def shard_name(rank: int, attempt: str) -> str:
@@ -99,6 +103,8 @@ def manifest_of(identity: SaveIdentity, attempt: str, written: WrittenShard) -> 
         engine=written.engine,
         engine_reasons=written.engine_reasons,
         shards=(entry,),
+        sequence=identity.sequence,
+        metric=identity.metric,
     )
 
 

@@ -9,7 +9,9 @@ import os
 import stat
 import time
 import warnings
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +21,7 @@ from gdsckpt.engine import base
 from gdsckpt.engine.fallback import reasons_at_run_time
 from gdsckpt.engine.registry import choose_engine
 from gdsckpt.errors import FallbackWarning, StorageError, storage_error_from
-from gdsckpt.format import checksum
+from gdsckpt.format import checksum, layout
 from gdsckpt.format.table import ChunkTable
 from gdsckpt.staging import content as shard_content
 from gdsckpt.staging import files, stream
@@ -44,6 +46,7 @@ class WrittenShard:
         write_s: Seconds of the transfer.
         sync_s: Seconds of fdatasync.
         commit_s: Seconds of rename and sync of the directory.
+        storage_crcs: CRC-32 of each storage, as 4-byte numbers; empty for a stream.
     """
 
     path: str
@@ -57,6 +60,7 @@ class WrittenShard:
     write_s: float
     sync_s: float
     commit_s: float
+    storage_crcs: array[int] = field(default_factory=lambda: array("I"))
 
 
 def write_file(
@@ -100,9 +104,11 @@ def write_file(
             fd, str(resolved), writable=True, direct_io=config.direct_io
         ) as file:
             started = time.perf_counter()
-            tail, crc32 = _transfer(file, plan, choice.engine, config.chunk_bytes, progress)
+            moved = _transfer(
+                file, plan, choice.engine, config.chunk_bytes, _watched(content, plan, progress)
+            )
             written = time.perf_counter()
-            content.require_unchanged()
+            content.require_unchanged(fd, plan.layout)
             if mode is not None:  # not before: a read-only file could not be opened again
                 files.set_mode(fd, str(resolved), stat.S_IMODE(mode))
             if config.fsync:
@@ -116,9 +122,9 @@ def write_file(
         warn_buffered(resolved, refused)
     return WrittenShard(
         path=str(target),
-        nbytes=tail.file_offset + len(tail.raw),
-        crc32=crc32,
-        table_sha256=hashlib.sha256(tail.table).hexdigest(),
+        nbytes=moved.tail.file_offset + len(moved.tail.raw),
+        crc32=moved.crc32,
+        table_sha256=hashlib.sha256(moved.tail.table).hexdigest(),
         num_records=len(plan.layout.records) + 1,
         engine=choice.engine.name,
         engine_reasons=(
@@ -130,6 +136,7 @@ def write_file(
         write_s=written - started,
         sync_s=synced - written,
         commit_s=committed - synced,
+        storage_crcs=_storage_crcs(plan, moved.record_crcs),
     )
 
 
@@ -170,18 +177,53 @@ def _plan(content: ShardContent) -> ShardPlan:
         return shard_content.plan(content)
 
 
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """What a transfer has found out: the tail, and CRC-32s of the file and of its records."""
+
+    tail: Tail
+    crc32: int
+    record_crcs: Sequence[int]
+
+
+def _watched(
+    content: ShardContent, plan: ShardPlan, progress: base.Progress | None
+) -> Callable[[base.Transfer], base.Progress]:
+    """Give, for a transfer, what tells the content and the caller about it."""
+
+    def watch(transfer: base.Transfer) -> base.Progress:
+        def tell(done: int, total: int) -> None:
+            if content.watch is not None:
+                content.watch(transfer, plan.layout)
+            if progress is not None:
+                progress(done, total)
+
+        return tell
+
+    return watch
+
+
+def _storage_crcs(plan: ShardPlan, record_crcs: Sequence[int]) -> array[int]:
+    """Pick the checksums of the storages out of those of all records."""
+    crcs = array("I", bytes(4 * len(plan.storages)))
+    for record, crc in zip(plan.layout.records, record_crcs, strict=True):
+        if record.name.startswith(layout.DATA_PREFIX):
+            crcs[int(record.name.removeprefix(layout.DATA_PREFIX))] = crc
+    return crcs
+
+
 def _transfer(
     file: files.OpenFile,
     plan: ShardPlan,
     engine: base.Engine,
     chunk_bytes: int,
-    progress: base.Progress | None,
-) -> tuple[Tail, int]:
-    """Move chunks, then the tail; gives the tail and the CRC-32 of the whole file."""
+    watch: Callable[[base.Transfer], base.Progress],
+) -> _Moved:
+    """Move chunks, then the tail; ``watch`` gives whom to tell about a transfer."""
     transfer = engine.write(
         file.native, plan.extents, chunk_bytes=chunk_bytes, streams=plan.streams, owner=plan
     )
-    base.wait(transfer, progress)
+    base.wait(transfer, watch(transfer))
     covered_bytes = plan.layout.covered_bytes
     chunk_crcs = checksum.unpack_crcs(transfer.chunk_crcs())
     record_crcs = checksum.unpack_crcs(transfer.extent_crcs())[1::2]
@@ -198,7 +240,7 @@ def _transfer(
     crc32 = checksum.combine(
         (crc, nbytes) for crc, (_, nbytes) in zip(chunk_crcs, spans, strict=True)
     )
-    return tail, native.crc32(tail.raw, crc32)
+    return _Moved(tail, native.crc32(tail.raw, crc32), record_crcs)
 
 
 def _mode_of_target(target: Path) -> int | None:

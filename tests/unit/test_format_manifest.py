@@ -73,6 +73,27 @@ def test_decode_step_that_is_no_whole_number_is_refused(step):
         manifest.decode(manifest.encode(dataclasses.replace(MANIFEST, step=step)), "m")
 
 
+def test_decode_manifest_of_before_has_neither_sequence_nor_metric():
+    document = json.loads(manifest.encode(MANIFEST))
+    del document["sequence"], document["metric"], document["crc32"]
+    document["crc32"] = manifest._own_crc32(document)
+    decoded = manifest.decode(json.dumps(document).encode(), "m")
+    assert (decoded.sequence, decoded.metric) == (0, None)
+    assert decoded == MANIFEST
+
+
+def test_decode_keeps_sequence_and_metric():
+    raw = manifest.encode(dataclasses.replace(MANIFEST, sequence=7, metric=0.25))
+    decoded = manifest.decode(raw, "m")
+    assert (decoded.sequence, decoded.metric) == (7, 0.25)
+
+
+@pytest.mark.parametrize("changes", [{"sequence": -1}, {"metric": "low"}, {"metric": float("nan")}])
+def test_decode_wrong_sequence_or_metric_is_refused(changes):
+    with pytest.raises(FormatError):
+        manifest.decode(manifest.encode(dataclasses.replace(MANIFEST, **changes)), "m")
+
+
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b"null", b"\xff", b"[" * 100_000], ids=range(6))
 def test_decode_other_bytes_are_a_format_error(raw):
     with pytest.raises(FormatError) as caught:
