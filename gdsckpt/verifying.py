@@ -129,14 +129,17 @@ def _verify_legacy(shard: Shard) -> VerifyReport:
 
 def _verify_directory(path: str, config: Config, progress: Progress | None) -> VerifyReport:
     try:
-        manifest = directory.read_manifest(path)
+        with directory.being_read(path) as raw:
+            manifest = directory.decode_manifest(path, raw)
+            shards = tuple(
+                _verify_listed(path, entry, config, progress) for entry in manifest.shards
+            )
+            if not all(shard.ok for shard in shards) and _is_outdated(path, manifest):
+                return _verify_directory(path, config, progress)
     except CheckpointNotFoundError:
         raise
     except FormatError as error:
         return _damaged_report(path, error, 0)
-    shards = tuple(_verify_listed(path, entry, config, progress) for entry in manifest.shards)
-    if not all(shard.ok for shard in shards) and _is_outdated(path, manifest):
-        return _verify_directory(path, config, progress)
     return _report_of_all(path, shards)
 
 

@@ -170,18 +170,20 @@ class Uploader:
 
     def upload_directory(self, path: str, progress: Progress | None) -> list[Sent]:
         """Make objects of the shards of a directory, then of its manifest."""
+        tried = b""
         while True:
-            raw = directory.read_raw_manifest(path)
-            manifest = manifest_format.decode(raw, os.path.join(path, MANIFEST_NAME))  # noqa: PTH118
-            try:
-                sent = self._upload_shards(path, manifest, progress)
-                break
-            except CheckpointNotFoundError:
-                # A save that was committed meanwhile removes the shards of the one before.
-                if directory.read_raw_manifest(path) == raw:
-                    raise
-        self.commit(raw, manifest)
-        return sent
+            with directory.being_read(path) as raw:
+                manifest = directory.decode_manifest(path, raw)
+                try:
+                    sent = self._upload_shards(path, manifest, progress)
+                except CheckpointNotFoundError:
+                    # A save that was committed meanwhile removes the shards of the one before.
+                    if raw == tried:
+                        raise
+                    tried = raw
+                    continue
+                self.commit(raw, manifest)
+                return sent
 
     def _upload_shards(
         self, path: str, manifest: Manifest, progress: Progress | None

@@ -127,7 +127,15 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
         CheckpointNotFoundError: There is none: the directory is no checkpoint, or not yet.
         FormatError: It is damaged.
     """
-    raw = read_raw_manifest(directory)
+    return decode_manifest(directory, read_raw_manifest(directory))
+
+
+def decode_manifest(directory: str | os.PathLike[str], raw: bytes) -> Manifest:
+    """Check the manifest of a directory, as it was read.
+
+    Raises:
+        FormatError: It is damaged.
+    """
     return manifest_format.decode(raw, str(Path(directory) / MANIFEST_NAME))
 
 
@@ -138,10 +146,50 @@ def read_raw_manifest(directory: str | os.PathLike[str]) -> bytes:
         CheckpointNotFoundError: There is none.
         FormatError: It is larger than any manifest.
     """
+    with _open_manifest(directory) as fd:
+        return _read_all(fd, Path(directory) / MANIFEST_NAME)
+
+
+@contextlib.contextmanager
+def being_read(directory: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Keep a checkpoint from being pruned while the block lasts; a save may replace it meanwhile.
+
+    The manifest is locked, not the directory, which is what saves lock: readers never wait for
+    those. Where the file system has no locks, nothing is kept.
+
+    Yields:
+        The manifest as it stands.
+
+    Raises:
+        CheckpointNotFoundError: There is none.
+        FormatError: It is larger than any manifest.
+    """
+    path = Path(directory) / MANIFEST_NAME
+    while True:
+        with _open_manifest(directory) as fd, files.kept_from_children(fd):
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_SH)
+            if not is_at(path, fd):
+                continue  # it was replaced or pruned while we waited for the lock
+            yield _read_all(fd, path)
+            return
+
+
+def is_at(path: Path, fd: int) -> bool:
+    """Tell whether a path still names an open file."""
+    try:
+        named = path.stat()
+    except OSError:
+        return False
+    return os.path.samestat(named, os.fstat(fd))
+
+
+@contextlib.contextmanager
+def _open_manifest(directory: str | os.PathLike[str]) -> Iterator[int]:
     path = Path(directory) / MANIFEST_NAME
     try:
-        with path.open("rb") as file:
-            raw = file.read(MANIFEST_MAX_BYTES + 1)
+        # Not blocking: what has this name may be a pipe.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointNotFoundError(
             f"no checkpoint at {directory}: it has no {MANIFEST_NAME}, so no save into it was "
@@ -149,9 +197,19 @@ def read_raw_manifest(directory: str | os.PathLike[str]) -> bytes:
             path=str(directory),
         ) from error
     except OSError as error:
-        # Python names the file in errors of the open only.
-        op = "read" if error.filename is None else "open"
-        raise storage_error_from(error, op=op, path=str(path)) from error
+        raise storage_error_from(error, op="open", path=str(path)) from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _read_all(fd: int, path: Path) -> bytes:
+    try:
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            raw = file.read(MANIFEST_MAX_BYTES + 1)
+    except OSError as error:
+        raise storage_error_from(error, op="read", path=str(path)) from error
     if len(raw) > MANIFEST_MAX_BYTES:
         raise FormatError(
             f"{path} is larger than {MANIFEST_MAX_BYTES} bytes, which no manifest is. Use another "
@@ -166,14 +224,16 @@ def read_raw_manifest(directory: str | os.PathLike[str]) -> bytes:
 def open_only_shard(
     directory: str | os.PathLike[str], *, direct_io: str = "auto"
 ) -> Iterator[Shard]:
-    """Open the shard of a checkpoint that one rank wrote.
+    """Open the shard of a checkpoint that one rank wrote; it is not pruned meanwhile.
 
     Raises:
         ConfigError: The checkpoint has several ranks.
     """
-    manifest = read_manifest(directory)
+    tried = ""
     with contextlib.ExitStack() as stack:
         while True:
+            raw = stack.enter_context(being_read(directory))
+            manifest = decode_manifest(directory, raw)
             require_one_rank(directory, manifest)
             try:
                 listed = open_listed_shard(directory, manifest.shards[0], direct_io=direct_io)
@@ -181,10 +241,9 @@ def open_only_shard(
                 break
             except CheckpointNotFoundError:
                 # A save that was committed meanwhile removes the shards of the one before.
-                newer = read_manifest(directory)
-                if newer.attempt == manifest.attempt:
+                if manifest.attempt == tried:
                     raise
-                manifest = newer
+                tried = manifest.attempt
         yield shard
 
 
