@@ -1,0 +1,1 @@
+"""The Checkpointer: saves of training state, step by step, and their way back."""
