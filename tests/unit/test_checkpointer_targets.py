@@ -104,9 +104,7 @@ def test_choose_targets_says_why_with_the_numbers():
     in_flight=st.none()
     | st.builds(InFlight, st.just(7), st.integers(0, 10**12), st.integers(0, 10**12)),
 )
-def test_choose_targets_with_more_time_chooses_no_less(
-    first_s, more_s, local, upload, in_flight
-):
+def test_choose_targets_with_more_time_chooses_no_less(first_s, more_s, local, upload, in_flight):
     def rank(remaining_s):
         save, upload_too = chosen(remaining_s, Rates(local, upload), in_flight)
         return 2 * save + upload_too
