@@ -115,7 +115,7 @@ def prepared(directory: Path, config: Config) -> Iterator[None]:
     Raises:
         StorageError: It cannot be made or opened.
     """
-    _make(directory, config)
+    make(directory, fsync=config.fsync)
     with _locked(directory):
         yield
 
@@ -334,21 +334,26 @@ def abandoned_shards(directory: Path, manifest: Manifest | None) -> list[Path]:
     ]
 
 
-def _make(directory: Path, config: Config) -> None:
+def make(directory: Path, *, fsync: bool) -> None:
+    """Make a directory durably, if it is absent.
+
+    Raises:
+        StorageError: It cannot be made: its parent is missing, or a file is there.
+    """
     try:
         directory.mkdir()
     except FileExistsError as error:
         if directory.is_dir():
             # Its maker may have been killed before its sync. Who may only pass through the parent
             # can neither have made it nor sync it.
-            if config.fsync and os.access(directory.parent, os.R_OK):
+            if fsync and os.access(directory.parent, os.R_OK):
                 files.sync_directory(directory.parent)
             return
         refused = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         raise storage_error_from(refused, op="mkdir", path=str(directory)) from error
     except OSError as error:
         raise storage_error_from(error, op="mkdir", path=str(directory)) from error
-    if config.fsync:
+    if fsync:
         files.sync_directory(directory.parent)
 
 
