@@ -1,0 +1,117 @@
+"""Load a checkpoint into a state that may hold modules, optimizers and the like."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gdsckpt.checkpointer.applying import EVERYTHING, Selected, Share, apply
+from gdsckpt.config import Config
+from gdsckpt.loading import load, select
+from gdsckpt.loading.restore import MapLocation
+from gdsckpt.tensors.naming import (
+    KeySelection,
+    beginnings_of,
+    checked_keys,
+    name_of,
+    selector,
+    walk,
+)
+from gdsckpt.tensors.stateful import expanded, is_stateful, statefuls
+
+
+def load_into(  # noqa: PLR0913 - the arguments of gdsckpt.load by keyword only, and strict
+    source: str | os.PathLike[str],
+    into: Any,
+    *,
+    map_location: MapLocation = None,
+    weights_only: bool = True,
+    keys: KeySelection | None = None,
+    strict: bool = True,
+    config: Config | Mapping[str, Any] | None = None,
+) -> Any:
+    """Load a checkpoint, as :func:`gdsckpt.load` does, also into Stateful objects.
+
+    A state without Stateful objects is filled in place, with no second copy of it. For one with
+    them, the checkpoint is loaded to the host first; then each object gets its part.
+
+    Args:
+        source: Path or URL of a checkpoint directory or file.
+        into: None, a nest of tensors and plain values, or one with objects that have
+            ``state_dict`` and ``load_state_dict``.
+        map_location: As for :func:`gdsckpt.load`; only without ``into``.
+        weights_only: As for :func:`gdsckpt.load`.
+        keys: As for :func:`gdsckpt.load`. Of a module any part may be selected; other objects
+            take their state as a whole.
+        strict: Refuse what only the checkpoint or only ``into`` has. Else what both have is loaded
+            and the rest stays as it is; only the bytes of that part are read.
+        config: As for :func:`gdsckpt.load`.
+
+    Returns:
+        ``into``, or without it what was saved.
+
+    Raises:
+        StateMismatchError: ``into`` or ``keys`` do not fit the checkpoint.
+        GdsckptError: Others, as of :func:`gdsckpt.load`.
+    """
+    if into is None or map_location is not None:
+        return load(
+            source, map_location, weights_only=weights_only, into=into, keys=keys, config=config
+        )
+    if strict and not statefuls(into):
+        return load(source, weights_only=weights_only, into=into, keys=keys, config=config)
+    choice = _Choice(checked_keys(keys), None if strict else _covered_by(into))
+    loaded = load(source, "cpu", weights_only=weights_only, keys=choice.pick, config=config)
+    apply(into, loaded, strict, selected=choice.selected())
+    return into
+
+
+class _Choice:
+    """Which leaves of a checkpoint are loaded; remembers what was there.
+
+    Args:
+        keys: The caller's selection.
+        is_covered: Tells whether there is a place for a leaf of this name.
+    """
+
+    def __init__(self, keys: KeySelection | None, is_covered: Callable[[str], bool] | None) -> None:
+        self._keys = keys
+        self._holds = selector(keys)
+        self._is_covered = is_covered
+        self._names: dict[str, bool] = {}
+
+    def pick(self, name: str) -> bool:
+        """Decide about a leaf."""
+        is_selected = self._holds(name)
+        self._names[name] = is_selected
+        return is_selected and (self._is_covered is None or self._is_covered(name))
+
+    def selected(self) -> Selected:
+        """Tell what was selected, after the load.
+
+        Raises:
+            StateMismatchError: A prefix selected nothing.
+        """
+        if self._keys is None:
+            return EVERYTHING
+        select.require_matches(self._keys, self._names)
+        some: set[str] = set()
+        others: set[str] = set()
+        for name, is_selected in self._names.items():
+            (some if is_selected else others).update(beginnings_of(name))
+
+        def share_of(name: str) -> Share:
+            if name not in some and (name in others or not self._holds(name)):
+                return Share.NOTHING
+            return Share.SOME if name in others else Share.EVERYTHING
+
+        return Selected(self._holds, share_of)
+
+
+def _covered_by(into: Any) -> Callable[[str], bool]:
+    """Tell whether a state has a place for a leaf of a name."""
+    nest = expanded(into).nest
+    leaves = walk(nest, enter_modules=False, is_leaf=is_stateful)
+    places = frozenset(name_of(path) for path, _ in leaves)
+    return lambda name: "" in places or not places.isdisjoint(beginnings_of(name))
