@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Iterable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +14,8 @@ from torch._utils import _rebuild_tensor_v2, _rebuild_tensor_v3
 
 from gdsckpt.errors import ConfigError, GdsckptError
 from gdsckpt.tensors.arrays import DeviceArray, device_array, is_device_array
+from gdsckpt.tensors.naming import Path, children_of
+from gdsckpt.tensors.stateful import labelled
 
 PICKLE_PROTOCOL = 2
 """The protocol of ``torch.save`` and the one that its ``weights_only`` unpickler knows best."""
@@ -47,7 +51,7 @@ def pickle_state(obj: object) -> PickledState:
     """Pickle ``obj`` with torch's persistent ids for its storages.
 
     Raises:
-        ConfigError: Something in ``obj`` cannot be pickled.
+        ConfigError: Something in ``obj`` cannot be pickled; the text names its place.
     """
     buffer = io.BytesIO()
     pickler = _StatePickler(buffer)
@@ -57,11 +61,57 @@ def pickle_state(obj: object) -> PickledState:
         raise
     except Exception as error:  # __reduce__ is anybody's code
         raise ConfigError(
-            f"the state cannot be pickled: {type(error).__name__}: {error}. Leave the object out, "
-            "or save what is needed to rebuild it.",
+            f"the state cannot be pickled: {_what_failed(obj, error)}: {type(error).__name__}: "
+            f"{error}. Leave it out, or save what is needed to rebuild it.",
             field="obj",
         ) from error
     return PickledState(buffer.getvalue(), pickler.storages, pickler.key_of)
+
+
+def _what_failed(obj: object, error: Exception) -> str:
+    """Name the innermost part of an object that cannot be pickled by itself.
+
+    Each part is tried, one level after the other: slow, but this save is lost anyway.
+    """
+    path: Path = ()
+    seen = {id(obj)}
+    is_found = isinstance(error, RecursionError)  # of the whole: any part may be the one too many
+    while not is_found:
+        for key, child in _parts_of(obj):
+            if id(child) not in seen and not _is_picklable(child):
+                path, obj = (*path, key), child
+                seen.add(id(child))
+                break
+        else:
+            is_found = True
+    return labelled(path, obj)
+
+
+def _parts_of(node: Any) -> Iterable[tuple[Any, Any]]:
+    """Give what pickle would go into: items of containers, and attributes of plain objects."""
+    children = children_of(node, enter_modules=False)
+    if children is not None:
+        return children
+    kind: Any = type(node)
+    if isinstance(node, (type, ModuleType)) or kind.__reduce_ex__ is not object.__reduce_ex__:
+        return ()
+    attributes: dict[str, Any] = getattr(node, "__dict__", {})
+    return list(attributes.items())
+
+
+def _is_picklable(node: object) -> bool:
+    try:
+        _StatePickler(_Nowhere()).dump(node)
+    except Exception:  # noqa: BLE001 - __reduce__ is anybody's code
+        return False
+    return True
+
+
+class _Nowhere(io.BytesIO):
+    """Forgets what is written to it."""
+
+    def write(self, raw: Any, /) -> int:
+        return len(raw)
 
 
 class _TypedView(NamedTuple):

@@ -1,9 +1,12 @@
+import collections
 import pickletools
+import threading
 import warnings
 
 import pytest
 import torch
 
+from gdsckpt.errors import ConfigError
 from gdsckpt.tensors.pickling import pickle_state
 
 
@@ -57,3 +60,79 @@ def test_pickle_state_tensor_with_attributes_keeps_them():
     tensor.note = "kept"
     raw = pickle_state([tensor]).pickle
     assert b"kept" in raw
+
+
+class Holder:
+    """An object of plain attributes."""
+
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+class Refusing:
+    def __reduce__(self):
+        raise RuntimeError("not me")
+
+
+def local_object():
+    class Local:
+        pass
+
+    return Local()
+
+
+def in_cycle():
+    outer, inner = Holder(), Holder()
+    outer.inner, inner.outer = inner, outer
+    inner.lock = threading.Lock()
+    return outer
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [
+        ({"a": 1, "extra": {"fn": lambda: 1}}, "extra.fn (function)"),
+        ({"a": torch.ones(2), "l": [1, (2, threading.Lock())]}, "l.1.1 (lock)"),
+        ([Pair(1, (n for n in ()))], "0.1 (generator)"),
+        ({"x": Refusing()}, "x (Refusing)"),
+        ({"x": local_object()}, "x (Local)"),
+        ({"x": threading}, "x (module)"),
+        ({"x": type(local_object())}, "x (type)"),
+        ({"config": Holder(rate=0.1, schedule=lambda step: step)}, "config.schedule (function)"),
+        ({"o": in_cycle()}, "o.inner.lock (lock)"),
+        ({"k": {local_object(): 1}}, "k (dict)"),
+        (threading.Lock(), "the state itself (lock)"),
+    ],
+    ids=range(11),
+)
+def test_pickle_state_names_what_cannot_be_pickled(state, name):
+    with pytest.raises(ConfigError) as caught:
+        pickle_state(state)
+    assert f"cannot be pickled: {name}: " in str(caught.value)
+    assert caught.value.field == "obj"
+    assert caught.value.__cause__ is not None
+
+
+def test_pickle_state_module_with_a_lambda_names_the_attribute():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[1].activation = lambda x: x
+    with pytest.raises(ConfigError, match=r"model\._modules\.1\.activation \(function\)"):
+        pickle_state({"model": model})
+
+
+def test_pickle_state_too_deep_is_refused_without_a_search():
+    state = []
+    for _ in range(100_000):
+        state = [state]
+    with pytest.raises(ConfigError, match=r"the state itself \(list\): RecursionError"):
+        pickle_state(state)
+
+
+def test_pickle_state_list_that_holds_itself_names_what_cannot_be_pickled():
+    state = [1]
+    state += [state, threading.Lock()]
+    with pytest.raises(ConfigError, match=r"pickled: 2 \(lock\)"):
+        pickle_state(state)
