@@ -108,6 +108,9 @@ void bind_transfer(py::module_& module) {
           "total_bytes", [](const TransferHandle& handle) { return handle.get().total_bytes(); },
           "File bytes of the whole transfer.")
       .def_property_readonly(
+          "prefix_bytes", [](const TransferHandle& handle) { return handle.get().prefix_bytes(); },
+          "Bytes from the beginning of a write below which all is done.")
+      .def_property_readonly(
           "buffered_bytes",
           [](const TransferHandle& handle) { return handle.get().buffered_bytes(); },
           "Bytes done through the page cache.")

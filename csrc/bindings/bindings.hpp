@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "core/extent.hpp"
+#include "core/samples.hpp"
 #include "engine/device_streams.hpp"
+#include "engine/gather.hpp"
 
 /// The only code that knows Python. Addresses, numbers, paths and descriptors cross this line, no
 /// objects of the engine's own making, and every call that can block releases the GIL.
@@ -63,6 +65,8 @@ pybind11::object decode_path(const std::string& path);
 std::vector<Extent> copy_extents(const pybind11::object& buffer);
 /// None: no streams.
 std::vector<ProducerStream> copy_streams(const pybind11::object& buffer);
+std::vector<SampledMemory> copy_sampled(const pybind11::object& buffer);
+std::vector<CopyRow> copy_copy_rows(const pybind11::object& buffer);
 /// Unsigned 32-bit numbers; None: none. Throws ConfigError (field "device_crcs").
 std::vector<std::uint32_t> copy_crcs(const pybind11::object& buffer);
 
@@ -73,5 +77,6 @@ void bind_cuda(pybind11::module_& module);
 void bind_cufile(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
 void bind_nvtx(pybind11::module_& module);
+void bind_snapshot(pybind11::module_& module);
 
 }  // namespace gdsckpt::bindings

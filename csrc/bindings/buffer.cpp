@@ -57,6 +57,14 @@ std::vector<ProducerStream> copy_streams(const py::object& buffer) {
   return copy_rows<ProducerStream>(buffer, "streams", "device, stream");
 }
 
+std::vector<SampledMemory> copy_sampled(const py::object& buffer) {
+  return copy_rows<SampledMemory>(buffer, "rows", "number, address, nbytes");
+}
+
+std::vector<CopyRow> copy_copy_rows(const py::object& buffer) {
+  return copy_rows<CopyRow>(buffer, "rows", "source, dest, nbytes, device");
+}
+
 std::vector<std::uint32_t> copy_crcs(const py::object& buffer) {
   if (buffer.is_none()) return {};
   const BufferView view(buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);

@@ -12,4 +12,5 @@ PYBIND11_MODULE(_C, module) {
   gdsckpt::bindings::bind_cufile(module);  // before the engines: see there
   gdsckpt::bindings::bind_engine(module);
   gdsckpt::bindings::bind_nvtx(module);
+  gdsckpt::bindings::bind_snapshot(module);
 }

@@ -108,8 +108,25 @@ void Transfer::fail(std::shared_ptr<const Error> error) noexcept {
 }
 
 void Transfer::run_job(std::size_t index) noexcept {
-  if (!is_dropping_.load()) guard([&] { run_window(index); });
+  if (!is_dropping_.load())
+    guard([&] {
+      run_window(index);
+      note_done(index);
+    });
   jobs_ended(1);
+}
+
+void Transfer::note_done(std::size_t index) {
+  const std::lock_guard lock(prefix_mutex_);
+  done_jobs_.insert(index);
+  for (auto first = done_jobs_.begin(); first != done_jobs_.end() && *first == num_prefix_jobs_;
+       first = done_jobs_.erase(first))
+    ++num_prefix_jobs_;
+}
+
+std::uint64_t Transfer::prefix_bytes() const {
+  const std::lock_guard lock(prefix_mutex_);
+  return window_offset(num_prefix_jobs_);
 }
 
 void Transfer::jobs_ended(std::size_t num_jobs) noexcept {

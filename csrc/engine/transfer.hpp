@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "core/error.hpp"
@@ -55,6 +56,10 @@ class Transfer : public JobSource {
     return cufile_bytes_.load(std::memory_order_relaxed);
   }
 
+  /// File bytes from the beginning of a write below which every window is done: their source has
+  /// been read. 0 while the first one is at work, and for other transfers.
+  std::uint64_t prefix_bytes() const;
+
   /// CRC32 of each extent, in the order given. Waits for the end; throws what went wrong, and
   /// ConfigError where this kind of transfer has none.
   const std::vector<std::uint32_t>& extent_crcs();
@@ -72,6 +77,9 @@ class Transfer : public JobSource {
 
   /// The work of window `index`, in a thread of the engine, several at a time. Throws.
   virtual void run_window(std::size_t index) = 0;
+  /// Where window `index` begins, in bytes from the beginning of the transfer; of the number of
+  /// windows, where the last one ends. 0 where nobody asks.
+  virtual std::uint64_t window_offset(std::size_t /*index*/) const noexcept { return 0; }
   /// What is left when every window has gone well; runs once, before the end. Throws.
   virtual void finish() {}
   /// Results, or nullptr where there is no such thing.
@@ -91,6 +99,7 @@ class Transfer : public JobSource {
   template <typename Work>
   void guard(Work&& work) noexcept;
   void fail(std::shared_ptr<const Error> error) noexcept;
+  void note_done(std::size_t index);
   void jobs_ended(std::size_t num_jobs) noexcept;
   void conclude() noexcept;
   const std::vector<std::uint32_t>& require(const std::vector<std::uint32_t>* crcs,
@@ -109,6 +118,10 @@ class Transfer : public JobSource {
   std::atomic<std::uint64_t> buffered_bytes_{0};
   std::atomic<std::uint64_t> direct_bytes_{0};
   std::atomic<std::uint64_t> cufile_bytes_{0};
+
+  mutable std::mutex prefix_mutex_;
+  std::size_t num_prefix_jobs_ = 0;
+  std::set<std::size_t> done_jobs_;  // behind the prefix; as many as there are threads, or so
 
   mutable std::mutex mutex_;
   std::condition_variable ended_;

@@ -73,6 +73,12 @@ void WriteTransfer::run_window(std::size_t index) {
   }
 }
 
+std::uint64_t WriteTransfer::window_offset(std::size_t index) const noexcept {
+  const WindowGrid& grid = plan_.grid();
+  return index == grid.num_windows() ? grid.range().nbytes()
+                                     : grid.window(index).begin - grid.range().begin;
+}
+
 /// Writes what can go straight from devices; the ranges that went, in file order.
 std::vector<FileRange> WriteTransfer::send_by_cufile(FileRange window) {
   std::vector<FileRange> sent;

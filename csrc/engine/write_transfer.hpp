@@ -34,6 +34,7 @@ class WriteTransfer final : public Transfer {
 
  protected:
   void run_window(std::size_t index) override;
+  std::uint64_t window_offset(std::size_t index) const noexcept override;
   void finish() override;
   const std::vector<std::uint32_t>* extent_crcs_or_null() const override {
     return &pieces_.extent_crcs();
