@@ -4,7 +4,7 @@
  * path contains `path`:
  *   op      open, odirect (an open with O_DIRECT), pwrite, pread, dpwrite and dpread (of those,
  *           by descriptors with O_DIRECT), read, write, fdatasync, fsync, rename, fallocate, unlink,
- *           mkdir, fchmod, or * for all of these
+ *           mkdir, fchmod, or * for all of these; also flock and setlk (record locks), not in *
  *   when    n (the n-th call of this op, from 1), n+ (from then on), or *
  *   action  an errno name; short=N (move at most N bytes); kill-before, kill-after (SIGKILL);
  *           int-before, int-after (SIGINT); log (only write it down)
@@ -52,7 +52,7 @@ static const struct {
 } errnos[] = {{"EIO", EIO},       {"ENOSPC", ENOSPC},   {"EDQUOT", EDQUOT}, {"EINVAL", EINVAL},
               {"EINTR", EINTR},   {"EROFS", EROFS},     {"EACCES", EACCES}, {"EOPNOTSUPP", EOPNOTSUPP},
               {"ENOSYS", ENOSYS}, {"ESTALE", ESTALE},   {"EPERM", EPERM},   {"EMFILE", EMFILE},
-              {"ELOOP", ELOOP},   {"EAGAIN", EAGAIN}};
+              {"ELOOP", ELOOP},   {"EAGAIN", EAGAIN},   {"ENOLCK", ENOLCK}};
 
 static int parse(struct rule *rule, char *text) {
   char *save = NULL;
@@ -109,13 +109,15 @@ int fault_arm(const char *text, const char *path, const char *mark) {
 
 void fault_disarm(void) { atomic_store(&armed, 0); }
 
+static int is_lock(const char *op) { return strcmp(op, "flock") == 0 || strcmp(op, "setlk") == 0; }
+
 static struct rule *find_either(const char *op, const char *other, const char *path) {
   if (!atomic_load(&armed) || strstr(path, match) == NULL) return NULL;
   struct rule *hit = NULL;
   for (int i = 0; i < num_rules; ++i) {
     struct rule *rule = &rules[i];
-    if (strcmp(rule->op, "*") != 0 && strcmp(rule->op, op) != 0 && strcmp(rule->op, other) != 0)
-      continue;
+    const int is_any = strcmp(rule->op, "*") == 0 && !is_lock(op);
+    if (!is_any && strcmp(rule->op, op) != 0 && strcmp(rule->op, other) != 0) continue;
     const unsigned long n = atomic_fetch_add(&rule->calls, 1) + 1;
     if (n < rule->first || n > rule->last || hit) continue;
     hit = rule;
@@ -250,6 +252,29 @@ static int on_fd(const char *op, long number, int fd, long a, long b, long c) {
 int fdatasync(int fd) { return on_fd("fdatasync", SYS_fdatasync, fd, 0, 0, 0); }
 int fsync(int fd) { return on_fd("fsync", SYS_fsync, fd, 0, 0, 0); }
 int fchmod(int fd, mode_t mode) { return on_fd("fchmod", SYS_fchmod, fd, (long)mode, 0, 0); }
+int flock(int fd, int how) { return on_fd("flock", SYS_flock, fd, how, 0, 0); }
+
+static int control(int fd, int command, long argument) {
+  if (command == F_SETLK || command == F_SETLKW)
+    return on_fd("setlk", SYS_fcntl, fd, command, argument, 0);
+  return (int)syscall(SYS_fcntl, fd, command, argument);
+}
+
+#define CONTROL_ARGUMENT(command, argument) \
+  va_list list;                             \
+  va_start(list, command);                  \
+  const long argument = va_arg(list, long); \
+  va_end(list);
+
+int fcntl(int fd, int command, ...) {
+  CONTROL_ARGUMENT(command, argument)
+  return control(fd, command, argument);
+}
+int fcntl64(int fd, int command, ...) {
+  CONTROL_ARGUMENT(command, argument)
+  return control(fd, command, argument);
+}
+
 int fallocate(int fd, int mode, off_t offset, off_t nbytes) {
   return on_fd("fallocate", SYS_fallocate, fd, mode, offset, nbytes);
 }
