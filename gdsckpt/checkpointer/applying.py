@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,13 +90,11 @@ def apply(state: Any, loaded: Any, strict: bool = True, *, selected: Selected = 
         expansion.nest,
     )
     given = [part for part in there if part.share is not Share.NOTHING]
+    sides.own.update({part.path: part.node for part in parts if part.loaded is _ABSENT})
     sides.add_tensors(given)
     sides.keep(selected.holds)
-    absent = [p for p in parts if p.loaded is _ABSENT and selected.holds(name_of(p.path))]
-    if strict:
-        sides.own.update({part.path: part.node for part in absent})
-    else:
-        sides.drop_lonely(absent)
+    if not strict:
+        sides.drop_lonely()
     sides.add_groups(given)
     targets, values = filling.match(sides.saved, sides.own, sides.root)
     _load([part for part in given if not isinstance(part.node, RandomState)], strict)
@@ -169,15 +167,14 @@ class _Sides:
         own = {path: leaf for path, leaf in self.own.items() if holds(name_of(path))}
         self.saved, self.own = _without_empty(saved, own), _without_empty(own, saved)
 
-    def drop_lonely(self, absent: list[_Part]) -> None:
-        """Drop what is on one side only, and log it with the objects that get nothing."""
+    def drop_lonely(self) -> None:
+        """Drop what is on one side only, and log it."""
         missing = [path for path in self.own if path not in self.saved]
         unexpected = [path for path in self.saved if path not in self.own]
         for path in missing:
             del self.own[path]
         for path in unexpected:
             del self.saved[path]
-        missing += [part.path for part in absent]
         if missing or unexpected:
             logger.info(
                 "loaded what both have: not in the checkpoint=%s only in the checkpoint=%s",
@@ -216,9 +213,14 @@ def _at(root: Any, path: Path) -> Any:
     return root
 
 
+def leaves_of(root: Any) -> Iterator[tuple[Path, Any]]:
+    """Give what is filled, replaced or loaded as one: objects and tuples of values are leaves."""
+    return walk(root, enter_modules=False, is_leaf=lambda n: is_stateful(n) or _is_value(n))
+
+
 def _plain_leaves(root: Any) -> dict[Path, Any]:
-    """Give the leaves that are neither objects nor stand for their parts; as ``walk_settable``."""
-    leaves = walk(root, enter_modules=False, is_leaf=lambda n: is_stateful(n) or _is_value(n))
+    """Give the leaves that are neither objects nor stand for their parts."""
+    leaves = leaves_of(root)
     return {path: leaf for path, leaf in leaves if not is_stateful(leaf) and leaf is not _TAKEN}
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from gdsckpt.checkpointer.applying import EVERYTHING, Selected, Share, apply
+from gdsckpt.checkpointer.applying import EVERYTHING, Selected, Share, apply, leaves_of
 from gdsckpt.config import Config
 from gdsckpt.loading import load, select
 from gdsckpt.loading.restore import MapLocation
@@ -16,9 +16,8 @@ from gdsckpt.tensors.naming import (
     checked_keys,
     name_of,
     selector,
-    walk,
 )
-from gdsckpt.tensors.stateful import expanded, is_stateful, statefuls
+from gdsckpt.tensors.stateful import expanded, statefuls
 
 
 def load_into(  # noqa: PLR0913 - the arguments of gdsckpt.load by keyword only, and strict
@@ -61,7 +60,7 @@ def load_into(  # noqa: PLR0913 - the arguments of gdsckpt.load by keyword only,
         )
     if strict and not statefuls(into):
         return load(source, weights_only=weights_only, into=into, keys=keys, config=config)
-    choice = _Choice(checked_keys(keys), None if strict else _covered_by(into))
+    choice = _Choice(checked_keys(keys), into, strict)
     loaded = load(source, "cpu", weights_only=weights_only, keys=choice.pick, config=config)
     apply(into, loaded, strict, selected=choice.selected())
     return into
@@ -72,20 +71,31 @@ class _Choice:
 
     Args:
         keys: The caller's selection.
-        is_covered: Tells whether there is a place for a leaf of this name.
+        into: What the leaves are loaded into.
+        strict: Load also what has no place there.
     """
 
-    def __init__(self, keys: KeySelection | None, is_covered: Callable[[str], bool] | None) -> None:
+    def __init__(self, keys: KeySelection | None, into: Any, strict: bool) -> None:
         self._keys = keys
         self._holds = selector(keys)
-        self._is_covered = is_covered
+        self._strict = strict
+        leaves = [(name_of(path), leaf) for path, leaf in leaves_of(expanded(into).nest)]
+        self._places = frozenset(name for name, _ in leaves)
+        self._tuples = frozenset(name for name, leaf in leaves if isinstance(leaf, tuple))
         self._names: dict[str, bool] = {}
 
     def pick(self, name: str) -> bool:
         """Decide about a leaf."""
-        is_selected = self._holds(name)
+        is_selected = self._holds(self._place_of(name))
         self._names[name] = is_selected
-        return is_selected and (self._is_covered is None or self._is_covered(name))
+        return is_selected and (self._strict or self._has_place(name))
+
+    def _place_of(self, name: str) -> str:
+        """Give the name by which a leaf is selected: tuples of values are selected as a whole."""
+        return next((each for each in beginnings_of(name) if each in self._tuples), name)
+
+    def _has_place(self, name: str) -> bool:
+        return "" in self._places or not self._places.isdisjoint(beginnings_of(name))
 
     def selected(self) -> Selected:
         """Tell what was selected, after the load.
@@ -107,11 +117,3 @@ class _Choice:
             return Share.SOME if name in others else Share.EVERYTHING
 
         return Selected(self._holds, share_of)
-
-
-def _covered_by(into: Any) -> Callable[[str], bool]:
-    """Tell whether a state has a place for a leaf of a name."""
-    nest = expanded(into).nest
-    leaves = walk(nest, enter_modules=False, is_leaf=is_stateful)
-    places = frozenset(name_of(path) for path, _ in leaves)
-    return lambda name: "" in places or not places.isdisjoint(beginnings_of(name))
