@@ -97,6 +97,75 @@ def direct_alignment(fd: int) -> int:
         StorageError: ``fd`` is not open.
     """
 
+def gather(rows: Buffer, *, streams: Buffer | None = None) -> None:
+    """Copy memory to host memory, with as many threads as help; returns when all is there.
+
+    Args:
+        rows: A buffer of unsigned 64-bit numbers, rows of (source, dest, nbytes, device); ``dest``
+            is in host memory and overlaps nothing else.
+        streams: As for ``Engine.write``: what makes the contents of device memory.
+
+    Raises:
+        ConfigError: A row has bytes and an address of 0.
+        EngineUnavailableError: A source is on a device, and CUDA cannot be used.
+        CudaError: A copy failed.
+        MemoryError: There is no memory for the plan.
+    """
+
+def sample_crcs(rows: Buffer, seed: int) -> bytes:
+    """CRC-32 of blocks that stand for the memory around them, native-endian uint32.
+
+    Every MiB of each row has one, of at most 4096 bytes; which one depends on ``seed``, the number
+    of the row and the MiB.
+
+    Args:
+        rows: A buffer of unsigned 64-bit numbers, rows of (number, address, nbytes), in host
+            memory.
+        seed: Any unsigned 64-bit number.
+
+    Returns:
+        The checksums in the order of the rows and then of the addresses.
+    """
+
+def sample_blocks(rows: Buffer, seed: int) -> bytes:
+    """Tell where the blocks of ``sample_crcs`` lie, in the same order; the memory is not read.
+
+    Returns:
+        Rows of unsigned 64-bit numbers: (index of the row, offset in its memory, nbytes).
+    """
+
+class HostMemory:
+    """Host memory of our own whose pages are there, freed with the object.
+
+    A forked child has none of it.
+    """
+
+    def __init__(self, nbytes: int, device: int = ...) -> None:
+        """Allocate.
+
+        Args:
+            nbytes: At least 1.
+            device: CUDA's number of a GPU: page-locked for copies from all GPUs, near this one. Or
+                ``HOST``.
+
+        Raises:
+            MemoryError: There is not that much.
+            EngineUnavailableError: CUDA cannot be used.
+            CudaError: The device cannot be used.
+        """
+
+    @property
+    def address(self) -> int:
+        """Address of the first byte, which begins a page."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+
+    @property
+    def pin_refused(self) -> str:
+        """Why it could not be page-locked, so that copies are slower; empty if it could."""
+
 def nvtx_compiled() -> bool:
     """Tell whether NVTX's headers were there at build time; without, ranges do nothing."""
 
@@ -432,6 +501,13 @@ class Transfer:
     @property
     def total_bytes(self) -> int:
         """File bytes of the whole transfer; of a read, those of its extents."""
+
+    @property
+    def prefix_bytes(self) -> int:
+        """Bytes from the beginning of a write below which all is done: their source was read.
+
+        0 while the first chunk is at work, and for reads and scans.
+        """
 
     @property
     def buffered_bytes(self) -> int:

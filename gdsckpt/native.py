@@ -10,6 +10,7 @@ try:
         DeviceMemory,
         Engine,
         File,
+        HostMemory,
         NvtxRange,
         StreamFence,
         Transfer,
@@ -36,8 +37,11 @@ try:
         cufile_stats,
         direct_alignment,
         fallocate,
+        gather,
         nvtx_compiled,
         populate,
+        sample_blocks,
+        sample_crcs,
     )
 except ImportError as error:
     if error.name not in (None, "gdsckpt._C"):
@@ -55,6 +59,7 @@ __all__ = [
     "DeviceMemory",
     "Engine",
     "File",
+    "HostMemory",
     "NvtxRange",
     "StreamFence",
     "Transfer",
@@ -81,6 +86,9 @@ __all__ = [
     "cufile_stats",
     "direct_alignment",
     "fallocate",
+    "gather",
     "nvtx_compiled",
     "populate",
+    "sample_blocks",
+    "sample_crcs",
 ]

@@ -73,6 +73,10 @@ class Transfer(Protocol):
     def direct_bytes(self) -> int:
         """Of the bytes done, those that went by direct I/O."""
 
+    @property
+    def prefix_bytes(self) -> int:
+        """Bytes from the beginning of a write below which all is done; 0 where nobody knows."""
+
     def wait(self, timeout_s: float) -> bool:
         """Wait up to ``timeout_s`` seconds; True when ended, well or not. Signals are handled."""
 

@@ -109,6 +109,11 @@ class CuFileRead:
         return self._transfer.total_bytes
 
     @property
+    def prefix_bytes(self) -> int:
+        """Of writes only."""
+        return 0
+
+    @property
     def buffered_bytes(self) -> int:
         """Of the bytes done, those that went through the page cache."""
         return self._transfer.buffered_bytes

@@ -65,6 +65,8 @@ class Job(ABC):
     """
 
     op: Literal["write", "read"]
+    prefix_bytes = 0
+    """Nobody knows: KvikIO's threads take the pieces in any order."""
 
     def __init__(self, means: Means, path: str, plan: Plan, span: tuple[int, int]) -> None:
         """Make a job.

@@ -46,6 +46,11 @@ class KvikioTransfer:
         """Of the bytes done, those known to have gone past the host: none."""
         return 0
 
+    @property
+    def prefix_bytes(self) -> int:
+        """See the job's."""
+        return self._job.prefix_bytes
+
     def wait(self, timeout_s: float) -> bool:
         """Wait up to ``timeout_s`` seconds; True when ended, well or not. Signals are handled."""
         return self._job.wait(timeout_s)

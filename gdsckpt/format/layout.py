@@ -94,6 +94,26 @@ def place(name: str, nbytes: int, start_offset: int, alignment: int) -> Placemen
     return Placement(name, nbytes, payload_offset - header_nbytes, payload_offset)
 
 
+def payload_order(storage_nbytes: Sequence[int]) -> list[int]:
+    """Give the numbers of the storages in the order in which a shard holds them.
+
+    Large ones first, then small ones, each in the order of the state.
+    """
+    keys = range(len(storage_nbytes))
+    large = [n for n in keys if storage_nbytes[n] >= MEDIUM_BYTES]
+    return large + [n for n in keys if storage_nbytes[n] < MEDIUM_BYTES]
+
+
+def payload_offsets(shard: ShardLayout) -> dict[int, int]:
+    """Give the file offset of the payload of each storage, by its number."""
+    skipped = len(DATA_PREFIX)
+    return {
+        int(record.name[skipped:]): record.payload_offset
+        for record in shard.records
+        if record.name.startswith(DATA_PREFIX)
+    }
+
+
 def plan_shard(
     storage_nbytes: Sequence[int], fixed_records: Sequence[tuple[str, int]], pickle_nbytes: int
 ) -> ShardLayout:
@@ -116,10 +136,7 @@ def plan_shard(
     for name, nbytes in fixed_records:
         records.append(place(name, nbytes, end_offset, 1))
         end_offset = records[-1].end_offset
-    keys = range(len(storage_nbytes))
-    large = [n for n in keys if storage_nbytes[n] >= MEDIUM_BYTES]
-    small = [n for n in keys if storage_nbytes[n] < MEDIUM_BYTES]
-    for n in (*large, *small):
+    for n in payload_order(storage_nbytes):
         nbytes = storage_nbytes[n]
         records.append(place(f"{DATA_PREFIX}{n}", nbytes, end_offset, alignment_of(nbytes)))
         end_offset = records[-1].end_offset

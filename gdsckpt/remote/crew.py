@@ -26,6 +26,7 @@ class Work:
 
     buffered_bytes = 0
     direct_bytes = 0
+    prefix_bytes = 0
 
     def __init__(
         self,

@@ -1,0 +1,120 @@
+"""Copies of storages: in a slot, or in the memory of the GPU that they are on."""
+
+from __future__ import annotations
+
+import warnings
+from array import array
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from gdsckpt import native, tracing
+from gdsckpt.errors import FallbackWarning
+from gdsckpt.snapshot.placing import place, room_for
+from gdsckpt.snapshot.slots import Lease
+from gdsckpt.staging.content import Buffer, ShardContent
+
+
+class Copies:
+    """Room for the copies of a snapshot; nothing is copied before :meth:`make`.
+
+    Args:
+        content: The state.
+        owned: Tensors that only an optimizer changes, by ``_cdata`` of their storages.
+        lease: Slot for what is not cloned on its GPU.
+        room_bytes: What the slot may have.
+        on_device: Whether storages of torch's on GPUs are to be cloned there, if all fit.
+
+    Attributes:
+        placed: What is read live, and what is copied to the slot.
+    """
+
+    def __init__(
+        self,
+        content: ShardContent,
+        owned: Mapping[int, Sequence[torch.Tensor]],
+        lease: Lease,
+        room_bytes: int,
+        *,
+        on_device: bool,
+    ) -> None:
+        self._content = content
+        self._lease = lease
+        self._clones = _allocate_clones(content) if on_device else {}
+        self.placed = place(content, owned, room_bytes, cloned=self._clones)
+        self._address = 0
+        needed = sum(room_for(content.storages[n].nbytes) for n in self.placed.copied)
+        if not needed:
+            return
+        devices = {content.storages[n].device for n in self.placed.copied} - {native.HOST}
+        try:
+            self._address = lease.reserve(needed, min(devices, default=native.HOST))
+        except MemoryError as error:
+            warnings.warn(
+                f"the state is read in place while the caller waits: there are no {needed} bytes "
+                f"of host memory for a copy ({error}). Lower staging_max_bytes or snapshot_slots.",
+                FallbackWarning,
+                stacklevel=2,
+            )
+            self.placed = place(content, owned, 0, cloned=self._clones)
+
+    @property
+    def are_on_device(self) -> bool:
+        """Whether there are clones on GPUs."""
+        return bool(self._clones)
+
+    def make(self) -> dict[int, Buffer]:
+        """Copy; what goes to the slot is there on return, clones are queued on current streams.
+
+        Returns:
+            The copies, by the number of the storage; those in the slot keep it from being given
+            back by itself.
+
+        Raises:
+            CudaError: A copy from a device failed.
+        """
+        storages = self._content.storages
+        made: dict[int, Buffer] = {}
+        rows = array("Q")
+        address = self._address
+        for number in self.placed.copied:
+            source = storages[number]
+            made[number] = Buffer(address if source.nbytes else 0, source.nbytes, self._lease)
+            rows.extend((source.address, address, source.nbytes, source.device))
+            address += room_for(source.nbytes)
+        for number, clone in self._clones.items():
+            made[number] = _filled(clone, storages[number])
+        with tracing.stage("stage", sum(rows[2::4])):
+            native.gather(rows, streams=self._content.streams)
+        return made
+
+
+def _allocate_clones(content: ShardContent) -> dict[int, torch.UntypedStorage]:
+    """Have room for clones of all storages that are torch's and on GPUs, or of none of them."""
+    wanted = {
+        number: buffer
+        for number, buffer in enumerate(content.storages)
+        if buffer.device != native.HOST and isinstance(buffer.owner, torch.UntypedStorage)
+    }
+    room: dict[int, torch.UntypedStorage] = {}
+    try:
+        for number, buffer in wanted.items():
+            device = torch.device("cuda", buffer.device)
+            room[number] = torch.UntypedStorage(buffer.nbytes, device=device)
+    except torch.OutOfMemoryError as error:
+        nbytes = sum(buffer.nbytes for buffer in wanted.values())
+        room.clear()
+        warnings.warn(
+            f"the snapshot is copied to host memory: there is no room for {nbytes} bytes on the "
+            f'GPU ({str(error).splitlines()[0]}). Use snapshot="host" or "fence" to say so.',
+            FallbackWarning,
+            stacklevel=2,
+        )
+    return room
+
+
+def _filled(clone: torch.UntypedStorage, source: Buffer) -> Buffer:
+    if isinstance(source.owner, torch.UntypedStorage):
+        clone.copy_(source.owner, non_blocking=True)
+    address = clone.data_ptr() if source.nbytes else 0
+    return Buffer(address, source.nbytes, clone, source.device)
