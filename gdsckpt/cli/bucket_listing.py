@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from dataclasses import dataclass
 
@@ -184,14 +185,10 @@ class _Lister:
                     num_tensors += listing.num_tensors(opened.shard) or 0
             except (FormatError, CheckpointNotFoundError) as error:
                 state, reason = listing.DAMAGED, str(error)
-        return Row(
-            path=place.url,
-            kind="checkpoint",
+        return dataclasses.replace(
+            listing.manifest_row(place.url, manifest),
             state=state,
             reason=reason,
-            step=manifest.step,
-            nbytes=sum(entry.nbytes for entry in manifest.shards),
             num_tensors=None if state == listing.DAMAGED else num_tensors,
-            engine=manifest.engine,
             modified_s=(info.modified_s or None) if info else None,
         )

@@ -119,14 +119,19 @@ def read_facts(path: str, *, config: Config, prefix: str = "") -> CheckpointFact
         with reader.open_shard(path) as shard:
             facts = CheckpointFacts(path, None, (_facts_of(shard, None),))
     else:
-        manifest = directory.read_manifest(path)
+        facts = _facts_in(path)
+    return _only(facts, prefix) if prefix else facts
+
+
+def _facts_in(path: str) -> CheckpointFacts:
+    with directory.being_read(path) as raw:
+        manifest = directory.decode_manifest(path, raw)
         files = []
         for entry in manifest.shards:
             with directory.open_listed_shard(path, entry) as shard:
                 file = _facts_of(shard, manifest.engine)
                 files.append(dataclasses.replace(file, path=str(Path(path) / entry.name)))
-        facts = CheckpointFacts(path, dataclasses.asdict(manifest), tuple(files))
-    return _only(facts, prefix) if prefix else facts
+    return CheckpointFacts(path, dataclasses.asdict(manifest), tuple(files))
 
 
 def _facts_at(url: str, config: Config) -> CheckpointFacts:

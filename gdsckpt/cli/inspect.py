@@ -1,4 +1,7 @@
-"""Show what a file or checkpoint directory holds: its format and its tensors, no values."""
+"""Show what a file or checkpoint directory holds: its format and its tensors, no values.
+
+Of the root of a Checkpointer, the newest complete step is shown.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,17 @@ from typing import Any
 from gdsckpt.cli import output, urls
 from gdsckpt.cli.exits import Exit
 from gdsckpt.cli.facts import CheckpointFacts, FileFacts, read_facts
+from gdsckpt.cli.steps import newest_in
 from gdsckpt.units import format_binary_bytes, format_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("path", metavar="PATH", help="file or checkpoint directory, or its URL")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        help="file, checkpoint directory or root of steps; or an URL of the first two",
+    )
     urls.add_endpoint(parser)
     parser.add_argument(
         "--tensors",
@@ -26,7 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the facts."""
-    facts = read_facts(arguments.path, prefix=arguments.tensors, config=arguments.config)
+    newest = newest_in(arguments.path)
+    path = arguments.path if newest is None else str(newest.path)
+    if newest is not None:
+        output.note(f"{arguments.path} is a root of steps; this is the newest that is complete")
+    facts = read_facts(path, prefix=arguments.tensors, config=arguments.config)
     if arguments.json:
         output.json_document(facts.as_dict())
         return Exit.OK
@@ -44,6 +56,10 @@ def _print_manifest(facts: CheckpointFacts) -> None:
     output.line(f"checkpoint  {facts.path}")
     for name in ("step", "attempt", "world_size", "created_by", "wall_time", "engine"):
         output.line(f"{name:<11} {manifest[name]}")
+    if manifest["sequence"]:
+        output.line(f"{'sequence':<11} {manifest['sequence']}")
+    if manifest["metric"] is not None:
+        output.line(f"{'metric':<11} {manifest['metric']}")
     for reason in manifest["engine_reasons"]:
         output.line(f"{'':<11} {reason}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import os
@@ -50,6 +51,8 @@ class Row:
         nbytes: Bytes of the file or of all shards of the directory.
         num_tensors: Named tensors; None where the file does not tell.
         engine: From a manifest.
+        num_ranks: From a manifest.
+        metric: From a manifest: what its saver measured the step by.
         modified_s: Time of the last change, seconds since 1970.
     """
 
@@ -61,6 +64,8 @@ class Row:
     nbytes: int | None = None
     num_tensors: int | None = None
     engine: str | None = None
+    num_ranks: int | None = None
+    metric: float | None = None
     modified_s: float | None = None
 
     @property
@@ -195,6 +200,8 @@ def _temporary_rows(where: Path, names: list[str]) -> list[Row]:
 def _checkpoint_rows(where: Path) -> list[Row]:
     """Give the row of a checkpoint directory, and one per leftover in it."""
     rows = [_checkpoint_row(where)]
+    if not where.exists():
+        return []  # pruned meanwhile
     rows.extend(_temporary_rows(where, os.listdir(where)))  # noqa: PTH208
     try:
         abandoned = _abandoned(where)
@@ -207,20 +214,25 @@ def _checkpoint_rows(where: Path) -> list[Row]:
                 abandoned = _abandoned(where)
         except OSError:
             state, reason = WRITING, "a save into the directory is under way"
-    rows.extend(_bare_row(path, "shard", state, reason) for path in abandoned)
+    rows.extend(bare_row(path, "shard", state, reason) for path in abandoned)
     return rows
 
 
 def _checkpoint_row(where: Path) -> Row:
     try:
-        manifest = checkpoints.read_manifest(where)
+        with checkpoints.being_read(where) as raw:
+            manifest = checkpoints.decode_manifest(where, raw)
+            return _manifest_row(where, manifest)
     except CheckpointNotFoundError:
         reason = f"{where} has no {MANIFEST_NAME}: no save into it was completed"
-        return _bare_row(where, "checkpoint", NO_MANIFEST, reason)
+        return bare_row(where, "checkpoint", NO_MANIFEST, reason)
     except FormatError as error:
-        return _bare_row(where, "checkpoint", DAMAGED, str(error))
+        return bare_row(where, "checkpoint", DAMAGED, str(error))
     except OSError as error:
         return _unreadable(where, error)
+
+
+def _manifest_row(where: Path, manifest: Manifest) -> Row:
     state, reason, total = COMPLETE, "", 0
     for entry in manifest.shards:
         try:
@@ -230,16 +242,26 @@ def _checkpoint_row(where: Path) -> Row:
             state, reason = DAMAGED, str(error)
         except OSError as error:
             return _unreadable(where, error)
-    return Row(
-        path=str(where),
-        kind="checkpoint",
+    return dataclasses.replace(
+        manifest_row(str(where), manifest),
         state=state,
         reason=reason,
+        num_tensors=None if state == DAMAGED else total,
+        modified_s=modified_s(where / MANIFEST_NAME),
+    )
+
+
+def manifest_row(path: str, manifest: Manifest) -> Row:
+    """Give the row of a complete checkpoint, as far as its manifest tells."""
+    return Row(
+        path=path,
+        kind="checkpoint",
+        state=COMPLETE,
         step=manifest.step,
         nbytes=sum(entry.nbytes for entry in manifest.shards),
-        num_tensors=None if state == DAMAGED else total,
         engine=manifest.engine,
-        modified_s=_modified_s(where / MANIFEST_NAME),
+        num_ranks=manifest.world_size,
+        metric=manifest.metric,
     )
 
 
@@ -247,13 +269,13 @@ def _file_row(path: Path) -> Row:
     if path.name.startswith(files.TEMPORARY_PREFIX):
         if path in files.leftovers(path.parent, path.name):
             reason = "a save was killed while it wrote this file"
-            return _bare_row(path, "temporary", LEFTOVER, reason)
-        return _bare_row(path, "temporary", WRITING, "a living process writes it")
+            return bare_row(path, "temporary", LEFTOVER, reason)
+        return bare_row(path, "temporary", WRITING, "a living process writes it")
     try:
         with reader.open_shard(path) as shard:
-            return shard_row(str(path), shard, _modified_s(path))
+            return shard_row(str(path), shard, modified_s(path))
     except (FormatError, ShortTransferError) as error:
-        return _bare_row(path, "gdsckpt", DAMAGED, str(error))
+        return bare_row(path, "gdsckpt", DAMAGED, str(error))
     except OSError as error:
         return _unreadable(path, error)
 
@@ -305,7 +327,8 @@ def _unreadable(path: Path, error: OSError) -> Row:
     return Row(path=str(path), kind="other", state=UNREADABLE, reason=why)
 
 
-def _bare_row(path: Path, kind: str, state: str, reason: str) -> Row:
+def bare_row(path: Path, kind: str, state: str, reason: str) -> Row:
+    """Give the row of something of which no more is known."""
     is_file = path.is_file()
     return Row(
         path=str(path),
@@ -313,11 +336,12 @@ def _bare_row(path: Path, kind: str, state: str, reason: str) -> Row:
         state=state,
         reason=reason,
         nbytes=path.stat().st_size if is_file else None,
-        modified_s=_modified_s(path),
+        modified_s=modified_s(path),
     )
 
 
-def _modified_s(path: Path) -> float | None:
+def modified_s(path: Path) -> float | None:
+    """Give the time of the last change, seconds since 1970; None where it cannot be told."""
     try:
         return path.stat().st_mtime
     except OSError:

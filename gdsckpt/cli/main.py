@@ -24,6 +24,7 @@ COMMANDS = {
     "upload": "send a file or checkpoint directory to an object store",
     "fetch": "get a file or checkpoint from an object store, checked",
     "diff": "which tensors changed from one checkpoint to another, and by how much",
+    "prune": "delete steps of a root that the rules given do not keep",
     "probe": "what this host and a directory's file system can do",
     "demo": "train, save, resume in a new process, and compare to the last bit",
     "bench": "measure save and load on this machine (needs the repository)",

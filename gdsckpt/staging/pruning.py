@@ -95,14 +95,18 @@ def move(source: Path, target: Path, *, fsync: bool) -> Path:
     return target
 
 
-def delete_pruned(root: str | os.PathLike[str]) -> list[Path]:
-    """Delete what was taken off a root and not deleted to its end; gives what is gone now."""
+def pruned(root: str | os.PathLike[str]) -> list[Path]:
+    """List what was taken off a root and not deleted to its end."""
     where = roots.private_directory(root) / PRUNED_NAME
     try:
-        paths = sorted(where.iterdir())
+        return sorted(where.iterdir())
     except OSError:
         return []
-    return [path for path in paths if _delete(path)]
+
+
+def delete_pruned(root: str | os.PathLike[str]) -> list[Path]:
+    """Delete what :func:`pruned` lists, which nobody needs; gives what is gone now."""
+    return [path for path in pruned(root) if _delete(path)]
 
 
 def _delete(path: Path) -> bool:

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gdsckpt.engine.fallback import warn_once
-from gdsckpt.errors import RootLockedError, storage_error_from
+from gdsckpt.errors import RootLockedError, StorageError, storage_error_from
 from gdsckpt.staging import directory, files
 from gdsckpt.staging import root as roots
 
@@ -70,7 +70,7 @@ class RootLock:
         with _registry_lock:
             if _held_at(path) is not None:
                 raise _locked_error(where, _this_process())
-            fd = _open(path, os.O_CREAT)
+            fd = _open(path, os.O_RDWR | os.O_CREAT)
             try:
                 is_exclusive = _take(fd, where, path)
                 held = cls(where, fd, is_exclusive=is_exclusive)
@@ -124,9 +124,12 @@ def holder_of(root: str | os.PathLike[str]) -> str | None:
         held = _held_at(path)
         if held is not None:
             return _this_process()
-        if not path.exists():
-            return None
-        fd = _open(path, 0)
+        try:
+            fd = _open(path, os.O_RDONLY)
+        except StorageError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return None
+            raise
         try:
             return _describe(fd) if _pid_of_holder(fd) is not None else None
         finally:
@@ -135,7 +138,7 @@ def holder_of(root: str | os.PathLike[str]) -> str | None:
 
 def _open(path: Path, flags: int) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o666)
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         raise storage_error_from(error, op="open", path=path) from error
 

@@ -43,6 +43,8 @@ def saved(tmp_path_factory):
     state = {"model": {"w": torch.arange(6.0).reshape(2, 3)}, "step": 4}
     gdsckpt.save(state, directory / "a.pt")
     gdsckpt.save_checkpoint(state, directory / "step-4", step=4)
+    (directory / "root").mkdir()
+    gdsckpt.save_checkpoint(state, directory / "root" / "step-00000004", step=4)
     return directory
 
 
@@ -53,6 +55,9 @@ def saved(tmp_path_factory):
         ("--version",),
         ("ls", "."),
         ("ls", "--remove-leftovers", "--json"),
+        ("ls", "root"),
+        ("verify", "root"),
+        ("prune", "root", "--keep-local", "1", "--json"),
         ("inspect", "a.pt"),
         ("inspect", "step-4", "--json"),
         ("verify", "a.pt", "step-4"),
