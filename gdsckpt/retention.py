@@ -98,9 +98,28 @@ def decide(
 def steps_to_prune(
     entries: Iterable[StepEntry], policy: Policy, protected: Collection[int] = ()
 ) -> list[int]:
-    """Give the complete steps that :func:`decide` does not keep, in ascending order."""
-    decisions = decide(metrics_of(entries), policy, protected)
+    """Give the complete steps that :func:`decide` does not keep, in ascending order.
+
+    Those stay too without which a superseded step would count as complete again.
+    """
+    found = list(entries)
+    decisions = decide(metrics_of(found), policy, {*protected, *superseding(found)})
     return [each.step for each in decisions if not each.is_kept]
+
+
+def superseding(entries: Iterable[StepEntry]) -> set[int]:
+    """Give the complete steps by which the superseded ones are known to be so.
+
+    Usually there are none, since superseded steps are set aside before anything is pruned; one that
+    is being read is not.
+    """
+    found = list(entries)
+    needed = set()
+    for left in found:
+        if left.state == roots.SUPERSEDED:
+            earlier = [entry for entry in roots.complete(found) if entry.step < left.step]
+            needed |= {max(earlier, key=lambda entry: entry.sequence).step} if earlier else set()
+    return needed
 
 
 def metrics_of(entries: Iterable[StepEntry]) -> dict[int, float | None]:
@@ -139,7 +158,8 @@ def prunable_for(
     """
     newest = roots.newest(entries)
     before = [entry for entry in roots.complete(entries) if entry.step < new.step]
-    decisions = decide({**metrics_of(before), new.step: new.metric}, policy, protected)
+    needed = {*protected, *superseding(entries)}
+    decisions = decide({**metrics_of(before), new.step: new.metric}, policy, needed)
     pruned = {each.step for each in decisions if not each.is_kept}
     return [entry for entry in before if entry.step in pruned and entry is not newest]
 

@@ -7,7 +7,7 @@ stay. The root must not be in use. Steps of branches that training left are set 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -165,13 +165,17 @@ def _carried_out(root: Path, policy: Policy | None, *, is_quarantine: bool) -> l
     if policy is not None:
         # Before their successors go, without which they would count as complete.
         quarantine.set_aside_superseded(root)
-    return [_done(root, each) for each in planned]
+    needed = retention.superseding(roots.scan(root))
+    return [_done(root, each, needed) for each in planned]
 
 
-def _done(root: Path, planned: Action) -> Action:
+def _done(root: Path, planned: Action, needed: Container[int]) -> Action:
     path = Path(planned.path)
     if planned.action == "keep":
         return planned
+    if path.parent == root and planned.action == "delete" and planned.step in needed:
+        why = "a superseded step after it is in use"
+        return Action(planned.path, planned.step, "keep", why, planned.nbytes)
     if planned.action == "set aside" or not path.exists():
         is_done = not path.exists()
     elif path.parent == root:

@@ -69,7 +69,17 @@ def test_ls_text_has_a_heading_and_a_line_each(capsys, tmp_path, step):
     done = run_here(capsys, "ls", tmp_path)
     assert (done.code, done.err) == (0, "")
     head, first, second = done.out.splitlines()
-    assert head.split() == ["name", "kind", "step", "ranks", "bytes", "tensors", "age", "engine", "state"]
+    assert head.split() == [
+        "name",
+        "kind",
+        "step",
+        "ranks",
+        "bytes",
+        "tensors",
+        "age",
+        "engine",
+        "state",
+    ]
     assert first.split()[:2] == [str(tmp_path / "a.pt"), "gdsckpt"]
     assert second.split()[:3] == [str(step), "checkpoint", "7"]
     assert second.endswith("complete")

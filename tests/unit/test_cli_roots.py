@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli_runs import flip, run_here
-from root_cases import finish, save_step, shard_of, start, tear_step
+from root_cases import finish, save_step, shard_of, start, states, tear_step
 
 from gdsckpt.staging import directory, pruning, quarantine
 from gdsckpt.staging.root_lock import RootLock
@@ -240,6 +240,20 @@ def test_prune_keeps_a_step_that_is_being_read(capsys, place):
         "it is in use",
     )
     assert "step-00000010" in names_in(place)
+
+
+def test_prune_keeps_a_superseded_step_that_is_being_read_superseded(capsys, place):
+    save_step(place, 50, sequence=5)
+    with directory.being_read(place / "step-00000040"):
+        document = document_of(capsys, "prune", place, "--keep-local", 1, "--json")
+    assert [(each["step"], each["action"]) for each in document["steps"]] == [
+        (10, "delete"),
+        (20, "keep"),
+        (30, "set aside"),
+        (40, "keep"),
+        (50, "keep"),
+    ]
+    assert states(place) == {20: "complete", 40: "superseded", 50: "complete"}
 
 
 def test_prune_of_a_root_in_use_is_code_4_and_changes_nothing(capsys, place):

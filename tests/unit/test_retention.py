@@ -13,7 +13,7 @@ from gdsckpt.retention import NewStep, Policy, decide, prunable_for, steps_to_pr
 from gdsckpt.staging.root import StepEntry
 
 
-def entry(step, metric=None, *, nbytes=100, state="complete"):
+def entry(step, metric=None, *, nbytes=100, state="complete", sequence=0):
     manifest = Manifest(
         step=step,
         attempt="0" * 16,
@@ -23,6 +23,7 @@ def entry(step, metric=None, *, nbytes=100, state="complete"):
         engine="pinned",
         engine_reasons=(),
         shards=(),
+        sequence=sequence,
         metric=metric,
     )
     path = Path(f"step-{step:08d}")
@@ -69,6 +70,17 @@ def test_steps_to_prune_never_takes_nan_for_the_best():
 def test_steps_to_prune_counts_complete_steps_only():
     found = [entry(1), entry(2), entry(3, state="damaged"), entry(4, state="torn")]
     assert steps_to_prune(found, Policy(keep_local=1)) == [1]
+
+
+def test_steps_to_prune_keeps_what_tells_that_a_step_is_superseded():
+    found = [
+        entry(10, sequence=1),
+        entry(20, sequence=4),
+        entry(30, sequence=3, state="superseded"),
+        entry(40, sequence=5),
+    ]
+    assert steps_to_prune(found, Policy(keep_local=1)) == [10]
+    assert [each.step for each in prunable_for(new(50), found, Policy(keep_local=1))] == [10]
 
 
 def test_decide_says_why():
