@@ -17,7 +17,7 @@ from gdsckpt.errors import ConfigError, StateMismatchError
 from gdsckpt.tensors.stateful import gathered
 
 NUM_STEPS = 12
-STOP_AT = 5
+STOP_AT = 7
 
 
 class Loader:
