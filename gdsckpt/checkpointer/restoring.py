@@ -60,6 +60,9 @@ def load_into(  # noqa: PLR0913 - the arguments of gdsckpt.load by keyword only,
         )
     if strict and not statefuls(into):
         return load(source, weights_only=weights_only, into=into, keys=keys, config=config)
+    if strict and keys is None:
+        apply(into, load(source, "cpu", weights_only=weights_only, config=config))
+        return into
     choice = _Choice(checked_keys(keys), into, strict)
     loaded = load(source, "cpu", weights_only=weights_only, keys=choice.pick, config=config)
     apply(into, loaded, strict, selected=choice.selected())
