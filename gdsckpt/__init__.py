@@ -12,12 +12,16 @@ from gdsckpt._version import __version__
 
 if TYPE_CHECKING:
     from gdsckpt import errors as errors
+    from gdsckpt.checkpointer.checkpointer import Checkpointer as Checkpointer
+    from gdsckpt.checkpointer.gathering import TrainingState as TrainingState
     from gdsckpt.config import Config as Config
     from gdsckpt.engine.probe import probe as probe
+    from gdsckpt.handle import SaveHandle as SaveHandle
     from gdsckpt.loading import load as load
     from gdsckpt.remote.downloader import fetch as fetch
     from gdsckpt.remote.uploader import upload as upload
     from gdsckpt.report import FetchReport as FetchReport
+    from gdsckpt.report import PreemptionReport as PreemptionReport
     from gdsckpt.report import SaveReport as SaveReport
     from gdsckpt.report import UploadReport as UploadReport
     from gdsckpt.report import VerifyReport as VerifyReport
@@ -26,9 +30,13 @@ if TYPE_CHECKING:
     from gdsckpt.verifying import verify as verify
 
 _HOME_OF = {
+    "Checkpointer": "gdsckpt.checkpointer.checkpointer",
     "Config": "gdsckpt.config",
     "FetchReport": "gdsckpt.report",
+    "PreemptionReport": "gdsckpt.report",
+    "SaveHandle": "gdsckpt.handle",
     "SaveReport": "gdsckpt.report",
+    "TrainingState": "gdsckpt.checkpointer.gathering",
     "UploadReport": "gdsckpt.report",
     "VerifyReport": "gdsckpt.report",
     "fetch": "gdsckpt.remote.downloader",

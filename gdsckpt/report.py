@@ -27,6 +27,9 @@ class SaveReport:
         direct_io: Whether payloads bypassed the page cache.
         crc32: CRC32 of the whole file, or None where it is not known.
         upload_s: Sending it to an object store and looking it up there; 0 for a local file.
+        step: Training step, of a save by a Checkpointer; else None.
+        snapshot: How an asynchronous save took the state: fence, host or device; else empty.
+        stall_s: Seconds for which an asynchronous save kept its caller; else 0.
     """
 
     path: str
@@ -44,6 +47,9 @@ class SaveReport:
     direct_io: bool
     crc32: int | None = None
     upload_s: float = 0.0
+    step: int | None = None
+    snapshot: str = ""
+    stall_s: float = 0.0
 
     @property
     def bytes_per_s(self) -> float:
@@ -60,6 +66,41 @@ class SaveReport:
             f"saved {self.path}: {format_bytes(self.nbytes)}, {self.num_tensors} tensors "
             f"in {format_duration(self.seconds)} ({format_rate(self.bytes_per_s)}), "
             f"engine {self.engine}, {'direct' if self.direct_io else 'buffered'} I/O"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PreemptionReport:
+    """What was saved when this process was about to be stopped.
+
+    Attributes:
+        reason: What announced it.
+        choice: What was chosen to be done, and why.
+        step: The step that is durable in the root because of it; None where that failed.
+        is_uploaded: Whether it is in the object store too.
+        failures: What went wrong, or did not end in time.
+        remaining_s: Seconds that were left when this was done.
+    """
+
+    reason: str
+    choice: str
+    step: int | None
+    is_uploaded: bool
+    failures: tuple[str, ...]
+    remaining_s: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give all of it as values that JSON has."""
+        return _plain(self)
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        what = "nothing new is saved" if self.step is None else f"step {self.step} is saved"
+        where = " and uploaded" if self.is_uploaded else ""
+        failed = f"; {'; '.join(self.failures)}" if self.failures else ""
+        left = format_duration(self.remaining_s)
+        return (
+            f"asked to end by {self.reason}: {what}{where}, {left} are left ({self.choice}{failed})"
         )
 
 
@@ -233,7 +274,7 @@ def _rate(nbytes: int, seconds: float) -> float:
 
 
 def _plain(
-    report: SaveReport | UploadReport | FetchReport | VerifyReport | Damage,
+    report: SaveReport | PreemptionReport | UploadReport | FetchReport | VerifyReport | Damage,
 ) -> dict[str, Any]:
     """Give a report as JSON reads it back: tuples are lists."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(report)))
