@@ -12,6 +12,7 @@ from gdsckpt import native, tracing
 from gdsckpt.errors import FallbackWarning
 from gdsckpt.snapshot.placing import place, room_for
 from gdsckpt.snapshot.slots import Lease
+from gdsckpt.snapshot.source import Source
 from gdsckpt.staging.content import Buffer, ShardContent
 
 
@@ -19,7 +20,7 @@ class Copies:
     """Room for the copies of a snapshot; nothing is copied before :meth:`make`.
 
     Args:
-        content: The state.
+        source: The state.
         owned: Tensors that only an optimizer changes, by ``_cdata`` of their storages.
         lease: Slot for what is not cloned on its GPU.
         room_bytes: What the slot may have.
@@ -31,17 +32,17 @@ class Copies:
 
     def __init__(
         self,
-        content: ShardContent,
+        source: Source,
         owned: Mapping[int, Sequence[torch.Tensor]],
         lease: Lease,
         room_bytes: int,
         *,
         on_device: bool,
     ) -> None:
-        self._content = content
+        content = self._content = source.content
         self._lease = lease
         self._clones = _allocate_clones(content) if on_device else {}
-        self.placed = place(content, owned, room_bytes, cloned=self._clones)
+        self.placed = place(source, owned, room_bytes, cloned=self._clones)
         self._address = 0
         needed = sum(room_for(content.storages[n].nbytes) for n in self.placed.copied)
         if not needed:
@@ -56,7 +57,7 @@ class Copies:
                 FallbackWarning,
                 stacklevel=2,
             )
-            self.placed = place(content, owned, 0, cloned=self._clones)
+            self.placed = place(source, owned, 0, cloned=self._clones)
 
     @property
     def are_on_device(self) -> bool:

@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import os
 import threading
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 from gdsckpt.errors import GdsckptError, TornSnapshotError
 from gdsckpt.format.layout import ShardLayout
 from gdsckpt.format.table import TensorEntry
 from gdsckpt.snapshot.placing import Placing
 from gdsckpt.snapshot.samples import Look
+from gdsckpt.snapshot.source import Source
 from gdsckpt.snapshot.watch import Watch, counters_of
-from gdsckpt.staging.content import Buffer, ShardContent
+from gdsckpt.staging.content import Buffer
 
 
 class Guard:
     """Notes what the storages of a state are, before anything is copied or read.
 
     Args:
-        state: The state, for the version counters of its tensors.
-        content: Its shard.
+        source: The state.
         placed: What is read live; the rest is copied.
         on_side_streams: Gives a context for looks at devices by other threads.
     """
 
     def __init__(
         self,
-        state: Any,
-        content: ShardContent,
+        source: Source,
         placed: Placing,
         on_side_streams: Callable[[], AbstractContextManager[object]],
     ) -> None:
         seed = int.from_bytes(os.urandom(8))
-        counters = counters_of(state, content.storages)
+        content = source.content
+        counters = counters_of(source)
         live = {*placed.fenced, *placed.waited}
         copied = [n for n in range(len(content.storages)) if n not in live]
 
@@ -47,8 +45,8 @@ class Guard:
         self._tensors = content.tensors
         self._on_side_streams = on_side_streams
         self._lock = threading.RLock()
-        self._fenced = watch(placed.fenced)
-        self._waited = watch(placed.waited)
+        self._fenced: Watch | None = watch(placed.fenced)
+        self._waited: Watch | None = watch(placed.waited)
         self._copied: Watch | None = watch(copied)
         self._is_waited_read = False
         self._looks: list[tuple[Look, Look]] = []
@@ -77,7 +75,7 @@ class Guard:
     def prefix_read(self) -> None:
         """Check what the caller waited for, before it goes on; what is found is raised later."""
         with self._lock:
-            if self._is_waited_read:
+            if self._is_waited_read or self._waited is None:
                 return
             self._is_waited_read = True
             try:
@@ -100,6 +98,8 @@ class Guard:
         """
         self.prefix_read()
         with self._lock, self._on_side_streams():
+            if self._fenced is None or self._waited is None:
+                raise AssertionError("the snapshot was released")
             if self._failure is not None:
                 raise self._failure
             changed = self._changed | self._fenced.changed()
@@ -113,8 +113,7 @@ class Guard:
     def clear(self) -> None:
         """Let go of the memory; nothing can be checked any more."""
         with self._lock:
-            self._fenced = self._waited = Watch({}, (), 0, array("Q"))
-            self._copied = None
+            self._fenced = self._waited = self._copied = None
             self._looks.clear()
 
 

@@ -18,6 +18,7 @@ from gdsckpt.snapshot.fence import Fence
 from gdsckpt.snapshot.guard import Guard
 from gdsckpt.snapshot.placing import Placing
 from gdsckpt.snapshot.slots import Lease, Slots
+from gdsckpt.snapshot.source import Source
 from gdsckpt.snapshot.streams import SideStreams
 from gdsckpt.staging.content import ShardContent
 from gdsckpt.tensors import collector
@@ -82,8 +83,9 @@ class Snapshot:
             some of the storages below this number were read, see :meth:`prefix_end`.
     """
 
-    def __init__(self, mode: str, content: ShardContent, placed: Placing, lease: Lease) -> None:
+    def __init__(self, mode: str, source: Source, placed: Placing, lease: Lease) -> None:
         """Begin a snapshot; :func:`take` makes it complete."""
+        content = source.content
         self.mode = mode
         self.content = content
         live = [content.storages[n].nbytes for n in (*placed.fenced, *placed.waited)]
@@ -92,8 +94,8 @@ class Snapshot:
         self._waited = [n for n in placed.waited if content.storages[n].nbytes]
         self.live_end = 1 + max(self._waited, default=-1)
         self._lease = lease
-        self._fence = _fence_of(content, placed.fenced)
-        self._waited_fence = _fence_of(content, placed.waited)
+        self._fence = _fence_of(source, placed.fenced)
+        self._waited_fence = _fence_of(source, placed.waited)
         self._guard: Guard | None = None
 
     def prefix_end(self, layout: ShardLayout) -> int:
@@ -132,13 +134,13 @@ class Snapshot:
             guard.clear()
         self._lease.release()
 
-    def fill(self, state: Any, copies: Copies) -> None:
+    def fill(self, source: Source, copies: Copies) -> None:
         """Note what the state is, then make the copies; :func:`take` does so, once."""
-        original = self.content
+        original = source.content
         streams = SideStreams(original.streams)
         self._fence.put_up()
         self._waited_fence.put_up()
-        guard = self._guard = Guard(state, original, copies.placed, streams.current)
+        guard = self._guard = Guard(source, copies.placed, streams.current)
         made = copies.make()
         guard.require_copied(made)
         streams.follow()
@@ -171,33 +173,28 @@ def take(
     lease = slots.acquire(step)
     try:
         with collector.paused():
-            return _take(state, content, options, lease, slots.slot_max_bytes)
+            return _take(Source(state, content), options, lease, slots.slot_max_bytes)
     except BaseException:
         lease.release()
         raise
 
 
-def _take(
-    state: Any, content: ShardContent, options: SnapshotOptions, lease: Lease, room_bytes: int
-) -> Snapshot:
+def _take(source: Source, options: SnapshotOptions, lease: Lease, room_bytes: int) -> Snapshot:
     is_fenced = options.mode == "fence" or (options.mode == "auto" and bool(options.optimizers))
     owned: dict[int, list[torch.Tensor]] = {}
     for optimizer in options.optimizers if is_fenced else ():
         for storage, tensors in fence.storages_of(optimizer).items():
             owned.setdefault(storage, []).extend(tensors)
-    copies = Copies(content, owned, lease, room_bytes, on_device=options.mode == "device")
+    copies = Copies(source, owned, lease, room_bytes, on_device=options.mode == "device")
     mode = "fence" if is_fenced else "device" if copies.are_on_device else "host"
-    snapshot = Snapshot(mode, content, copies.placed, lease)
+    snapshot = Snapshot(mode, source, copies.placed, lease)
     try:
-        snapshot.fill(state, copies)
+        snapshot.fill(source, copies)
     except BaseException:
         snapshot.staged()
         raise
     return snapshot
 
 
-def _fence_of(content: ShardContent, numbers: Iterable[int]) -> Fence:
-    owners = (content.storages[number].owner for number in numbers)
-    return Fence(
-        frozenset(owner._cdata for owner in owners if isinstance(owner, torch.UntypedStorage))
-    )
+def _fence_of(source: Source, numbers: Iterable[int]) -> Fence:
+    return Fence(frozenset([source.identities[number] for number in numbers]) - {0})

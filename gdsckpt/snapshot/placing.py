@@ -10,7 +10,7 @@ import torch
 
 from gdsckpt.format.layout import payload_order
 from gdsckpt.format.table import TensorEntry
-from gdsckpt.staging.content import ShardContent
+from gdsckpt.snapshot.source import Source
 
 ALIGNMENT = 64
 """Of each copy in a slot: a cache line."""
@@ -32,7 +32,7 @@ class Placing:
 
 
 def place(
-    content: ShardContent,
+    source: Source,
     owned: Mapping[int, Sequence[torch.Tensor]],
     room_bytes: int,
     *,
@@ -41,19 +41,20 @@ def place(
     """Decide for each storage of a state.
 
     Args:
-        content: The state.
+        source: The state.
         owned: Tensors that an optimizer changes and nobody else, by ``_cdata`` of their storages.
         room_bytes: What all copies may take; where it is too little, the last ones of the file are
             copied.
         cloned: Storages that are copied elsewhere, and are none of the three.
     """
-    order = payload_order([buffer.nbytes for buffer in content.storages])
-    fenced = _fenced(content, owned)
+    sizes = [buffer.nbytes for buffer in source.content.storages]
+    order = payload_order(sizes)
+    fenced = _fenced(source, owned)
     others = [number for number in order if number not in fenced and number not in cloned]
     taken = 0
     first_copied = len(others)
     while first_copied > 0:
-        taken += room_for(content.storages[others[first_copied - 1]].nbytes)
+        taken += room_for(sizes[others[first_copied - 1]])
         if taken > room_bytes:
             break
         first_copied -= 1
@@ -69,22 +70,22 @@ def room_for(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _fenced(content: ShardContent, owned: Mapping[int, Sequence[torch.Tensor]]) -> set[int]:
+def _fenced(source: Source, owned: Mapping[int, Sequence[torch.Tensor]]) -> set[int]:
     """Find the storages of which the state shows only what the optimizer changes.
 
     A storage may hold more: buffers of a module beside its parameters, in one flat tensor.
     """
     fenced: set[int] = set()
     partly: dict[int, list[tuple[int, int]]] = {}
-    for number, buffer in enumerate(content.storages):
-        storage = buffer.owner
-        if not isinstance(storage, torch.UntypedStorage) or storage._cdata not in owned:
+    for number, identity in enumerate(source.identities):
+        tensors = owned.get(identity)
+        if tensors is None:
             continue
-        spans = [_span_of_tensor(tensor) for tensor in owned[storage._cdata]]
         fenced.add(number)
-        if (0, buffer.nbytes) not in spans:
-            partly[number] = _merged(spans)
-    for entry in content.tensors if partly else ():
+        nbytes = source.content.storages[number].nbytes
+        if not any(each.nbytes == nbytes and each.is_contiguous() for each in tensors):
+            partly[number] = _merged([_span_of_tensor(tensor) for tensor in tensors])
+    for entry in source.content.tensors if partly else ():
         spans = partly.get(entry.record, [])
         begin, end = _span_of_entry(entry)
         if spans and begin < end and not any(a <= begin and end <= b for a, b in spans):

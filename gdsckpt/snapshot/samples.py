@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -53,30 +54,54 @@ def blocks_of(sizes: Mapping[int, int], seed: int) -> list[Block]:
     ]
 
 
+_Buffers: TypeAlias = dict[int, Buffer]
+
+
+class Places:
+    """Where the memory of storages is: on the host, or on GPUs, as torch's or as others' arrays.
+
+    Args:
+        buffers: The memory, by the number of the storage.
+    """
+
+    def __init__(self, buffers: Mapping[int, Buffer]) -> None:
+        self.sizes = {number: buffer.nbytes for number, buffer in buffers.items()}
+        self.foreign: _Buffers = {}
+        self.by_device: dict[torch.device, _Buffers] = {}
+        host = [(n, buffer) for n, buffer in buffers.items() if buffer.device == native.HOST]
+        self.host = [number for number, _ in host]
+        rows = ((number, buffer.address, buffer.nbytes) for number, buffer in host)
+        self.host_rows = array("Q", itertools.chain.from_iterable(rows))
+        for number, buffer in buffers.items() if len(host) < len(buffers) else ():
+            if buffer.device == native.HOST:
+                continue
+            if isinstance(buffer.owner, torch.UntypedStorage):
+                self.by_device.setdefault(torch.device(buffer.owner.device), {})[number] = buffer
+            else:
+                self.foreign[number] = buffer
+
+
 class Look:
     """The samples of storages at one time. What is on a GPU stays there until it is compared.
 
     Args:
-        buffers: Memory of the storages, by their numbers.
+        places: Of the storages.
         seed: Decides, with the numbers and sizes, which blocks are taken.
         streams: What makes the contents of device memory that is not torch's.
     """
 
-    def __init__(
-        self, buffers: Mapping[int, Buffer], seed: int, streams: array[int] = NO_STREAMS
-    ) -> None:
-        self._sizes = {number: buffer.nbytes for number, buffer in buffers.items()}
-        self._seed = seed
+    def __init__(self, places: Places, seed: int, streams: array[int] = NO_STREAMS) -> None:
+        self._sizes = places.sizes
         self._crcs: list[tuple[list[int], Callable[[], array[int]]]] = []
-        host, foreign, by_device = _by_place(buffers)
-        if host:
-            crcs = host_crcs(host, seed)
-            self._crcs.append((list(host), lambda: crcs))
-        if foreign:
-            copied = _foreign_crcs(foreign, seed, streams)
-            self._crcs.append((list(foreign), lambda: copied))
-        self._is_on_devices = bool(by_device)
-        for on_device in by_device.values():
+        self._is_on_devices = bool(places.by_device)
+        if places.host:
+            crcs = array("I")
+            crcs.frombytes(native.sample_crcs(places.host_rows, seed))
+            self._crcs.append((places.host, lambda: crcs))
+        if places.foreign:
+            copied = _foreign_crcs(places.foreign, seed, streams)
+            self._crcs.append((list(places.foreign), lambda: copied))
+        for on_device in places.by_device.values():
             self._crcs.append((list(on_device), _device_crcs(on_device, seed)))
 
     @property
@@ -109,36 +134,6 @@ class Look:
 def num_samples(nbytes: int) -> int:
     """Give how many samples a storage has."""
     return -(-nbytes // SPAN_BYTES)
-
-
-def host_crcs(buffers: Mapping[int, Buffer], seed: int) -> array[int]:
-    """Give the CRC-32 of the samples of host memory, storage by storage."""
-    rows = array("Q")
-    for number, buffer in buffers.items():
-        rows.extend((number, buffer.address, buffer.nbytes))
-    crcs = array("I")
-    crcs.frombytes(native.sample_crcs(rows, seed))
-    return crcs
-
-
-_Buffers = dict[int, Buffer]
-
-
-def _by_place(
-    buffers: Mapping[int, Buffer],
-) -> tuple[_Buffers, _Buffers, dict[torch.device, _Buffers]]:
-    """Sort storages: in host memory, on GPUs as others' arrays, and on devices as torch's."""
-    host: _Buffers = {}
-    foreign: _Buffers = {}
-    by_device: dict[torch.device, _Buffers] = {}
-    for number, buffer in buffers.items():
-        if buffer.device == native.HOST:
-            host[number] = buffer
-        elif isinstance(buffer.owner, torch.UntypedStorage):
-            by_device.setdefault(torch.device(buffer.owner.device), {})[number] = buffer
-        else:
-            foreign[number] = buffer
-    return host, foreign, by_device
 
 
 def _foreign_crcs(buffers: _Buffers, seed: int, streams: array[int]) -> array[int]:

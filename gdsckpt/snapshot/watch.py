@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,61 +14,85 @@ from gdsckpt.engine.base import NO_STREAMS
 from gdsckpt.errors import storage_error_from
 from gdsckpt.format import layout as layouts
 from gdsckpt.format.layout import ShardLayout
-from gdsckpt.snapshot.samples import Look, blocks_of
+from gdsckpt.snapshot.samples import Look, Places, blocks_of
+from gdsckpt.snapshot.source import Source
 from gdsckpt.staging.content import Buffer
-from gdsckpt.tensors.naming import strided_parts, walk
+from gdsckpt.tensors.naming import children_of, strided_parts
 
 FILE_SPAN_BYTES = 16 << 20
 """Of what was read live, one sample in every so many bytes of the file is read back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
-    """Torch's count of the changes of a tensor through its dispatcher.
-
-    Attributes:
-        tensor: Any tensor that shares the count.
-        version: What it was.
-        numbers: Storages of the tensor.
-    """
-
-    tensor: torch.Tensor
-    version: int
-    numbers: tuple[int, ...]
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_NO_CONTAINERS = frozenset({str, int, float, bool, type(None)})
 
 
-def counters_of(state: Any, storages: Sequence[Buffer]) -> list[Counter]:
-    """Note the version counters of the tensors of a state.
+class Counters:
+    """Torch's counts of the changes of tensors through its dispatcher.
 
     Args:
-        state: The nest. What is inside other objects has no counter here, only samples.
-        storages: Of its shard, to find the numbers.
+        rows: Tensors, what their counts are, and the number of a storage of each.
     """
-    number_of = {
-        buffer.owner._cdata: number
-        for number, buffer in enumerate(storages)
-        if isinstance(buffer.owner, torch.UntypedStorage)
-    }
-    counters: list[Counter] = []
-    for path, leaf in walk(state):
-        if not isinstance(leaf, torch.Tensor) or leaf.is_inference():  # those have no counter
+
+    def __init__(self, rows: Iterable[tuple[torch.Tensor, int, int]]) -> None:
+        self._rows = list(rows)
+        self._tensors = [tensor for tensor, _, _ in self._rows]
+        self._versions = [version for _, version, _ in self._rows]
+
+    def among(self, numbers: Collection[int]) -> Counters:
+        """Give those of some storages."""
+        if not numbers:
+            return Counters(())
+        rows = [row for row in self._rows if row[2] in numbers]
+        return self if len(rows) == len(self._rows) else Counters(rows)
+
+    def changed(self) -> set[int]:
+        """Give the storages of the tensors whose counts are others now."""
+        if [tensor._version for tensor in self._tensors] == self._versions:
+            return set()
+        return {number for tensor, version, number in self._rows if tensor._version != version}
+
+
+def counters_of(source: Source) -> Counters:
+    """Note the version counters of the tensors of a state.
+
+    What is inside other objects than containers and modules has no counter here, only samples.
+    """
+    return Counters(_counts(source.state, source.number_of))
+
+
+def _counts(state: Any, number_of: Mapping[int, int]) -> Iterator[tuple[torch.Tensor, int, int]]:
+    for tensor in _tensors(state):
+        try:
+            version = tensor._version
+        except RuntimeError:  # made in inference mode: it has none
             continue
-        if type(leaf) in _PLAIN and leaf.layout == torch.strided:
-            parts: Iterable[torch.Tensor] = (leaf,)
+        if type(tensor) in _PLAIN and tensor.layout == torch.strided:
+            parts = [tensor]
         else:
-            parts = (part for _, part in strided_parts(path, leaf))
-        numbers = tuple(
-            number
-            for part in parts
-            if torch._C._has_storage(part)
-            and (number := number_of.get(part.untyped_storage()._cdata)) is not None
-        )
-        if numbers:
-            counters.append(Counter(leaf, leaf._version, numbers))
-    return counters
+            parts = [part for _, part in strided_parts((), tensor)]
+        for part in parts:
+            if torch._C._has_storage(part):
+                number = number_of.get(part.untyped_storage()._cdata)
+                if number is not None:
+                    yield tensor, version, number
 
 
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+def _tensors(root: Any) -> Iterator[torch.Tensor]:
+    """Give the tensors of a nest, as ``walk`` does, but without their paths and in any order."""
+    stack = [root]
+    entered: set[int] = set()
+    while stack:
+        node = stack.pop()
+        if type(node) in _NO_CONTAINERS:
+            continue
+        if isinstance(node, torch.Tensor):
+            yield node
+            continue
+        children = children_of(node)
+        if children is not None and id(node) not in entered:
+            entered.add(id(node))
+            stack.extend([child for _, child in children])
 
 
 class Watch:
@@ -88,28 +111,29 @@ class Watch:
     def __init__(
         self,
         buffers: Mapping[int, Buffer],
-        counters: Sequence[Counter],
+        counters: Counters,
         seed: int,
         streams: array[int] = NO_STREAMS,
     ) -> None:
         self._buffers = {number: buffer for number, buffer in buffers.items() if buffer.nbytes}
-        self._counters = [
-            counter for counter in counters if any(n in self._buffers for n in counter.numbers)
-        ]
+        self._counters = counters.among(self._buffers)
         self._seed = seed
         self._streams = streams
-        self.before = Look(self._buffers, seed, streams)
+        self._places = Places(self._buffers)
+        self.before = Look(self._places, seed, streams)
 
     def look(self) -> Look:
         """Take the samples again, after what is queued on torch's current streams."""
-        return Look(self._buffers, self._seed, self._streams)
+        return Look(self._places, self._seed, self._streams)
+
+    def look_at(self, copies: Mapping[int, Buffer]) -> Look:
+        """Take the samples of copies, to be compared with ``before``."""
+        return Look(Places({n: copies[n] for n in self._buffers}), self._seed)
 
     def moved(self) -> set[int]:
         """Give the storages whose counters or addresses are others now."""
-        found = {number for number, buffer in self._buffers.items() if _has_moved(buffer)}
-        for counter in self._counters:
-            if counter.tensor._version != counter.version:
-                found.update(n for n in counter.numbers if n in self._buffers)
+        found = self._counters.changed()
+        found.update(number for number, buffer in self._buffers.items() if _has_moved(buffer))
         return found
 
     def changed(self) -> set[int]:
@@ -118,13 +142,9 @@ class Watch:
         if found:  # nobody knows whether what has moved can be read
             rest = {n: buffer for n, buffer in self._buffers.items() if n not in found}
             before = self.before.crcs()
-            now = Look(rest, self._seed, self._streams).crcs()
+            now = Look(Places(rest), self._seed, self._streams).crcs()
             return found | {number for number, crcs in now.items() if crcs != before[number]}
         return self.before.differing(self.look())
-
-    def look_at(self, copies: Mapping[int, Buffer]) -> Look:
-        """Take the samples of copies, to be compared with ``before``."""
-        return Look({n: copies[n] for n in self._buffers}, self._seed)
 
     def misread(self, fd: int, layout: ShardLayout) -> set[int]:
         """Give the storages of which a file holds something else than they were.
