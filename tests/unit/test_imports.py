@@ -41,7 +41,7 @@ def test_import_gdsckpt_does_not_import(module):
 
 
 # Torch costs 143 MB of private memory; commands that only look at files start without it.
-MODULES_WITH_TORCH = {"demo", "loading", "saving", "tensors"}
+MODULES_WITH_TORCH = {"checkpointer", "demo", "loading", "saving", "snapshot", "tensors"}
 
 
 def imported_by(path):
