@@ -172,6 +172,49 @@ struct Gate {
   }
 };
 
+TEST(write_prefix_ends_where_the_first_unfinished_window_begins) {
+  const Source source;
+  FakeDisk disk;
+  Gate gate;
+  disk.intercept = [&](const Call& call) {
+    if (call.index == 0) {
+      gate.is_reached = true;
+      while (!gate.is_open) std::this_thread::yield();
+    }
+    return Injected{};
+  };
+  PinnedEngine engine({1, kChunk, 2}, FakeDisk::syscalls());
+  const auto transfer = engine.write(disk.open(true), source.extents(), kChunk);
+  gate.wait_until_reached();
+  CHECK_EQUAL(transfer->prefix_bytes(), 0u);
+  gate.is_open = true;
+  transfer->result();
+  CHECK_EQUAL(transfer->prefix_bytes(), transfer->total_bytes());
+}
+
+TEST(write_prefix_does_not_pass_a_window_that_failed) {
+  const Source source;
+  for (std::size_t index = 0; index < 4; ++index) {
+    FakeDisk disk;
+    disk.intercept = [&](const Call& call) { return Injected{call.index == index ? EIO : 0}; };
+    PinnedEngine engine(options(1), FakeDisk::syscalls());
+    const auto transfer = engine.write(disk.open(false), source.extents(), kChunk);
+    CHECK_THROWS(StorageError, transfer->result());
+    CHECK_EQUAL(transfer->prefix_bytes(), index * kChunk);
+  }
+}
+
+TEST(prefix_is_of_writes_only) {
+  FakeDisk disk(4 * kChunk);
+  PinnedEngine engine(options(2), FakeDisk::syscalls());
+  const auto scan = engine.scan(disk.open(true), FileRange{0, disk.bytes.size()}, kChunk);
+  scan->result();
+  CHECK_EQUAL(scan->prefix_bytes(), 0u);
+  const auto nothing = engine.write(disk.open(true), {}, kChunk);
+  nothing->result();
+  CHECK_EQUAL(nothing->prefix_bytes(), 0u);
+}
+
 TEST(transfer_cancelled_drops_the_rest_and_raises_ecanceled) {
   const Source source;
   FakeDisk disk;
