@@ -1,8 +1,9 @@
 """Show on a small language model that a resumed run equals one that was never interrupted.
 
-Trains, saves, loads in a new process and trains on; opens the file with stock torch; flips a bit;
-uploads to a bucket, deletes the file, loads from the bucket in a new process and trains on; flips a
-bit there; times it all. Exit code: 0 when every claim holds, 1 when one does not.
+Trains, saves, loads in a new process and trains on; kills a training in the middle of an
+asynchronous save and goes on from its newest complete step; opens the file with stock torch; flips
+a bit; uploads to a bucket, deletes the file, loads from the bucket in a new process and trains on;
+flips a bit there; times it all. Exit code: 0 when every claim holds, 1 when one does not.
 """
 
 from __future__ import annotations

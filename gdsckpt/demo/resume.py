@@ -1,4 +1,4 @@
-"""The second process of the demo: it has nothing but a file or an object, and trains on from it."""
+"""A new process of the demo: it has a file, an object or a root, and trains on from that."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from gdsckpt.demo.training import RunOptions, Training, deterministic, fingerpri
 
 # The package of the parent is taken, wherever the parent found it; nothing else changes.
 _START = """
-import sys
+import importlib, sys
 sys.path.insert(0, sys.argv[1])
 import gdsckpt
 del sys.path[0]
-from gdsckpt.demo.resume import main
-main()
+importlib.import_module(sys.argv[2]).main()
 """
 
 
@@ -31,7 +30,7 @@ class Order:
     """What the second process is told.
 
     Attributes:
-        checkpoint: The saved file, or the URL of the object.
+        checkpoint: The saved file, the URL of the object, or the root of a Checkpointer.
         text: File with the text to train on.
         options: Of the run.
         config: Settings.
@@ -70,20 +69,7 @@ def run_in_child(order: Order) -> Resumed:
     Raises:
         ResumeError: It failed.
     """
-    document = {
-        "checkpoint": str(order.checkpoint),
-        "text": str(order.text),
-        "options": asdict(order.options),
-        "config": asdict(order.config),
-    }
-    root = Path(gdsckpt.__file__).resolve().parents[1]
-    done = subprocess.run(
-        [sys.executable, "-c", _START, str(root)],
-        input=json.dumps(document),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_module(__name__, order)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ResumeError(f"the new process ended with status {done.returncode}: {last}")
@@ -92,17 +78,52 @@ def run_in_child(order: Order) -> Resumed:
     return Resumed(result["pid"], result["first_step"], losses, result["fingerprint"])
 
 
-def main() -> None:
-    """Read the order from stdin, train on, report to stdout."""
+def run_module(module: str, order: Order) -> subprocess.CompletedProcess[str]:
+    """Run ``main`` of a module in a new process, with the order on its standard input."""
+    document = {
+        "checkpoint": str(order.checkpoint),
+        "text": str(order.text),
+        "options": asdict(order.options),
+        "config": asdict(order.config),
+    }
+    root = Path(gdsckpt.__file__).resolve().parents[1]
+    return subprocess.run(
+        [sys.executable, "-c", _START, str(root), module],
+        input=json.dumps(document),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def read_order() -> Order:
+    """Read what :func:`run_module` wrote to this process."""
     document = json.load(sys.stdin)
     shape = Shape(**document["options"].pop("shape"))
-    options = RunOptions(shape, **document["options"])
-    config = Config(**document["config"])
-    with deterministic(options.threads):
-        training = Training(options, Path(document["text"]).read_bytes())
-        training.load_state_dict(gdsckpt.load(document["checkpoint"], config=config))
+    return Order(
+        document["checkpoint"],
+        Path(document["text"]),
+        RunOptions(shape, **document["options"]),
+        Config(**document["config"]),
+    )
+
+
+def _load(order: Order) -> Any:
+    """Load a file or an object; of a root the newest step."""
+    if not Path(order.checkpoint).is_dir():
+        return gdsckpt.load(order.checkpoint, config=order.config)
+    with gdsckpt.Checkpointer(order.checkpoint, config=order.config) as checkpointer:
+        return checkpointer.load()
+
+
+def main() -> None:
+    """Read the order from stdin, train on, report to stdout."""
+    order = read_order()
+    with deterministic(order.options.threads):
+        training = Training(order.options, order.text.read_bytes())
+        training.load_state_dict(_load(order))
         first_step = training.num_done
-        losses = training.train(options.num_steps - first_step)
+        losses = training.train(order.options.num_steps - first_step)
         json.dump(
             {
                 "pid": os.getpid(),

@@ -18,7 +18,7 @@ import torch
 import gdsckpt
 from gdsckpt.config import Config
 from gdsckpt.demo import bucket as buckets
-from gdsckpt.demo import checks
+from gdsckpt.demo import checks, crash
 from gdsckpt.demo.bucket import Bucket
 from gdsckpt.demo.checks import Claim
 from gdsckpt.demo.data import find_text
@@ -212,6 +212,7 @@ class _Demo:
         final = self._train_and_save()
         order = Order(self._checkpoint, self._text, self._options, self._config)
         self._resume(order, final)
+        crash.show(self._story, order, self._result.losses, final)
         self._flip()
         if bucket is None:
             self._story.head("Left out: to a bucket and back")

@@ -23,6 +23,9 @@ LOCAL_CLAIMS = [
     "verify",
     "losses",
     "final_state",
+    "killed",
+    "crash_losses",
+    "crash_state",
     "flip_verify",
     "flip_load",
 ]
@@ -69,7 +72,7 @@ def test_demo_no_store_says_what_is_left_out(done):
     assert document["store"] is None
     assert document["left_out"] == "--no-store was given."
     assert "== Left out: to a bucket and back" in result.stderr
-    assert "All 7 claims hold. Left out: the bucket." in result.stderr
+    assert "All 10 claims hold. Left out: the bucket." in result.stderr
 
 
 def test_demo_json_keeps_the_story_off_stdout(done):
