@@ -1,5 +1,6 @@
 import importlib.util
 
+import native_tests
 import pytest
 
 # Stores in memory, and the S3 server that all test files share.
@@ -18,3 +19,14 @@ def _has_cuda() -> bool:
 def pytest_runtest_setup(item):
     if item.get_closest_marker("gpu") is not None and not _has_cuda():
         pytest.skip("no CUDA device")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def native_tests_built(request):
+    """Compile for test_cpp.py on the core that tests leave idle: most wait for other things."""
+    wanted = any(item.path.name == "test_cpp.py" for item in request.session.items)
+    if not (wanted and native_tests.can_build()):
+        yield
+        return
+    with native_tests.built_in_the_background():
+        yield
