@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -78,9 +79,14 @@ class Saver:
             metric=job.metric,
         )
         target = root.step_directory(self._root, job.handle.step)
-        _, written = directory.write_directory(
-            target, job.content, identity, self._config, progress=job.check
-        )
+        try:
+            _, written = directory.write_directory(
+                target, job.content, identity, self._config, progress=job.check
+            )
+        except BaseException:
+            with contextlib.suppress(OSError):  # it has files, or was not made
+                target.rmdir()
+            raise
         report = _report(target, written, job)
         seconds = written.write_s + written.sync_s + written.commit_s
         self.bytes_per_s = written.nbytes / seconds if seconds else None
