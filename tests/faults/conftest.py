@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,12 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+KILLS = pytest.StashKey[int]()
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if config.stash.get(KILLS, 0):
+        terminalreporter.write_line(f"{config.stash[KILLS]} processes were killed with SIGKILL")
 
 
 @dataclasses.dataclass
@@ -32,29 +39,30 @@ class Faults:
         self._marks = marks
         self._num_jobs = 0
         self._server = None
+        self.num_kills = 0
 
-    def run(self, code, rules="", where="", /, **variables):
+    def run(self, code, rules="", where="", /, *, kill_after_s=None, **variables):
         """Run ``code`` in a process of its own.
 
         Args:
             code: Python text; see server.py for the names that it may use.
             rules: See shim.c.
             where: The files that the rules are about: part of their path.
+            kill_after_s: Kill the process when so many seconds are over; None for never.
             variables: More names for the code; plain values.
         """
-        if self._server is None:
-            self._start()
+        self._start()
         self._num_jobs += 1
         mark = self._marks / f"{self._num_jobs}"
         job = {"code": code, "rules": rules, "path": str(where), "mark": str(mark)}
+        job["kill_after_s"] = kill_after_s
         variables = {
             name: str(value) if isinstance(value, Path) else value
             for name, value in variables.items()
         }
-        self._server.stdin.write(json.dumps({**job, "variables": variables}) + "\n")
-        self._server.stdin.flush()
-        answer = json.loads(self._server.stdout.readline())
+        answer = self._ask({**job, "variables": variables})
         assert answer["code"] in (0, None), "the job could not be run"
+        self.num_kills += answer["signal"] == signal.SIGKILL
         fired = mark.read_text().splitlines() if mark.exists() else []
         return Outcome(
             signal=answer["signal"],
@@ -73,7 +81,19 @@ class Faults:
         assert outcome.error is None, outcome.error
         return [(op, file) for op, _, _, file in outcome.fired]
 
+    def prepare(self, code):
+        """Run ``code`` in the process whose forks run the jobs: it must start no threads."""
+        self._start()
+        assert self._ask({"prepare": code}) == {"ready": True}
+
+    def _ask(self, question):
+        self._server.stdin.write(json.dumps(question) + "\n")
+        self._server.stdin.flush()
+        return json.loads(self._server.stdout.readline())
+
     def _start(self):
+        if self._server is not None:
+            return
         root = HERE.parent.parent
         environ = {
             **os.environ,
@@ -98,7 +118,7 @@ class Faults:
 
 
 @pytest.fixture(scope="session")
-def faults(tmp_path_factory):
+def faults(tmp_path_factory, pytestconfig):
     directory = tmp_path_factory.mktemp("shim")
     shim = directory / "shim.so"
     build = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
@@ -106,3 +126,4 @@ def faults(tmp_path_factory):
     made = Faults(shim, directory)
     yield made
     made.close()
+    pytestconfig.stash[KILLS] = made.num_kills

@@ -1,13 +1,16 @@
 """Runs jobs in forked children of one process that has the shim of faults and torch loaded.
 
-Reads one JSON object a line: ``code``, ``rules`` and ``path`` of the shim, ``mark``, ``variables``.
-Writes one a line: ``signal`` that ended the child or null, and what the child reported.
+Reads one JSON object a line: ``code``, ``rules`` and ``path`` of the shim, ``mark``, ``variables``,
+``kill_after_s`` (SIGKILL when so many seconds are over, or null). Writes one a line: ``signal``
+that ended the child or null, and what the child reported. An object with ``prepare`` is code for
+the server itself, such as imports that all later children need.
 """
 
 import contextlib
 import ctypes
 import json
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -81,6 +84,15 @@ def run(job, out):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     shim = ctypes.CDLL(None)
     result = {}
+    marked = False
+
+    def arm(rules):
+        """Arm the shim's rules from now on; for jobs that have none for their beginning."""
+        nonlocal marked
+        marked = True
+        if shim.fault_arm(rules.encode(), job["path"].encode(), job["mark"].encode()) != 0:
+            raise ValueError(f"the shim refused {rules!r}")
+
     scope = {
         "torch": torch,
         "gdsckpt": gdsckpt,
@@ -91,6 +103,9 @@ def run(job, out):
         "num_threads": num_threads,
         "os": os,
         "Path": Path,
+        "described": described,
+        "arm": arm,
+        "disarm": shim.fault_disarm,
         **job.get("variables", {}),
     }
     report = {"error": None, "result": result, "warnings": []}
@@ -99,11 +114,7 @@ def run(job, out):
         code = compile(job["code"], "job", "exec")
         report["fds_before"] = num_fds()
         if job["rules"]:
-            armed = shim.fault_arm(
-                job["rules"].encode(), job["path"].encode(), job["mark"].encode()
-            )
-            if armed != 0:
-                raise ValueError(f"the shim refused {job['rules']!r}")
+            arm(job["rules"])
         try:
             exec(code, scope)
         except BaseException as error:  # noqa: BLE001 - the test looks at it
@@ -111,7 +122,7 @@ def run(job, out):
             report["error"] = described(error)
             del error
         shim.fault_disarm()
-    report["fds_after"] = num_fds() - (1 if job["rules"] else 0)
+    report["fds_after"] = num_fds() - marked
     report["warnings"] = [[w.category.__name__, str(w.message)] for w in caught]
     out.write(json.dumps(report, default=str))
     out.flush()
@@ -122,11 +133,25 @@ def say(answer):
     sys.stdout.flush()
 
 
+def kill_in_time(pid, seconds):
+    """Kill a child when its time is over; with None it may take as long as it likes."""
+    if seconds is None:
+        return
+    pidfd = os.pidfd_open(pid)
+    select.select([pidfd], [], [], seconds)
+    os.close(pidfd)
+    os.kill(pid, signal.SIGKILL)  # of one that has ended, which was not waited for, harmless
+
+
 def serve():
     """Serve until standard input ends."""
     say({"ready": True})
     for line in sys.stdin:
         job = json.loads(line)
+        if "prepare" in job:
+            exec(job["prepare"], {})
+            say({"ready": True})
+            continue
         with tempfile.TemporaryFile("w+") as out:
             pid = os.fork()
             if pid == 0:
@@ -136,6 +161,7 @@ def serve():
                     os._exit(0)
                 traceback.print_exc()
                 os._exit(99)
+            kill_in_time(pid, job.get("kill_after_s"))
             _, status = os.waitpid(pid, 0)
             out.seek(0)
             text = out.read()

@@ -4,7 +4,8 @@
  * path contains `path`:
  *   op      open, odirect (an open with O_DIRECT), pwrite, pread, dpwrite and dpread (of those,
  *           by descriptors with O_DIRECT), read, write, fdatasync, fsync, rename, fallocate, unlink,
- *           mkdir, fchmod, or * for all of these; also flock and setlk (record locks), not in *
+ *           mkdir, rmdir, ftruncate, fchmod, or * for all of these; also flock and setlk (record
+ *           locks), not in *
  *   when    n (the n-th call of this op, from 1), n+ (from then on), or *
  *   action  an errno name; short=N (move at most N bytes); kill-before, kill-after (SIGKILL);
  *           int-before, int-after (SIGINT); log (only write it down)
@@ -295,9 +296,12 @@ int renameat(int old_dir, const char *old, int new_dir, const char *new) {
   return rename_at(old_dir, old, new_dir, new);
 }
 
+int ftruncate(int fd, off_t nbytes) { return on_fd("ftruncate", SYS_ftruncate, fd, nbytes, 0, 0); }
+int ftruncate64(int fd, off_t nbytes) { return on_fd("ftruncate", SYS_ftruncate, fd, nbytes, 0, 0); }
+
 static int unlink_at(int dir_fd, const char *path, int flags) {
   char buffer[PATH_MAX];
-  struct rule *rule = find("unlink", path_at(dir_fd, path, buffer));
+  struct rule *rule = find(flags & AT_REMOVEDIR ? "rmdir" : "unlink", path_at(dir_fd, path, buffer));
   if (fails(rule)) return -1;
   const int result = (int)syscall(SYS_unlinkat, dir_fd, path, flags);
   after(rule);
@@ -306,11 +310,15 @@ static int unlink_at(int dir_fd, const char *path, int flags) {
 int unlink(const char *path) { return unlink_at(AT_FDCWD, path, 0); }
 int unlinkat(int dir_fd, const char *path, int flags) { return unlink_at(dir_fd, path, flags); }
 
-int mkdir(const char *path, mode_t mode) {
+int rmdir(const char *path) { return unlink_at(AT_FDCWD, path, AT_REMOVEDIR); }
+
+static int mkdir_at(int dir_fd, const char *path, mode_t mode) {
   char buffer[PATH_MAX];
-  struct rule *rule = find("mkdir", path_at(AT_FDCWD, path, buffer));
+  struct rule *rule = find("mkdir", path_at(dir_fd, path, buffer));
   if (fails(rule)) return -1;
-  const int result = (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+  const int result = (int)syscall(SYS_mkdirat, dir_fd, path, mode);
   after(rule);
   return result;
 }
+int mkdir(const char *path, mode_t mode) { return mkdir_at(AT_FDCWD, path, mode); }
+int mkdirat(int dir_fd, const char *path, mode_t mode) { return mkdir_at(dir_fd, path, mode); }
