@@ -30,7 +30,8 @@ class Answer:
     Attributes:
         status: HTTP status; None where there was no answer at all.
         code: Error code of S3, or one of ours where there is none: ``ConnectionFailed``,
-            ``Timeout``, ``IncompleteRead``, ``Interrupted``, ``NoCredentials``.
+            ``Timeout``, ``IncompleteRead``, ``MalformedAnswer``, ``Interrupted``,
+            ``NoCredentials``.
         text: What the other side says of it; may be empty.
     """
 
@@ -80,6 +81,7 @@ _RETRYABLE_CODES = SLOW_DOWN_CODES | {
     "IncompleteBody",
     "IncompleteRead",
     "InternalError",
+    "MalformedAnswer",
     "MissingETag",
     "OperationAborted",
     # The request lay in a queue or a slow part lasted too long; it is signed anew each time.
@@ -102,6 +104,7 @@ _ADVICE = {
     "InvalidAccessKeyId": "Check the credentials: the store does not know this access key.",
     "InvalidRange": "The object is shorter than it was when it was looked at.",
     "InvalidToken": "Renew the credentials.",
+    "MalformedAnswer": "Check that the endpoint is an S3 server, and what stands before it.",
     "NoCredentials": (
         "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give credentials in any other way "
         "that boto3 knows."

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import functools
 import re
 import struct
 import threading
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gdsckpt import native
 from gdsckpt.errors import ConfigError, StoreError
@@ -22,11 +23,14 @@ from gdsckpt.store.base import (
 )
 from gdsckpt.store.checks import check_metadata
 from gdsckpt.store.listing import check_delimiter
+from gdsckpt.store.s3_answers import decoded_crc32, info_of_head, page_of, parts_of
 from gdsckpt.store.url import check_key
 
 if TYPE_CHECKING:
     from gdsckpt.config import Config
     from gdsckpt.store.s3_client import S3Client
+
+T = TypeVar("T")
 
 # From the strongest: what the first answer of a bucket accepted is asked for ever after.
 _CHECKSUM_TYPES = ("FULL_OBJECT", "COMPOSITE", "")
@@ -88,17 +92,7 @@ class S3Store:
             found, _ = self._client.call(call, "head_object", parameters)
         except StoreError as error:
             raise self._explained(call, error) from None
-        full, composite = _crc32_of(found)
-        modified = found.get("LastModified")
-        return ObjectInfo(
-            key,
-            int(found["ContentLength"]),
-            found.get("ETag", ""),
-            crc32=full,
-            composite_crc32=composite,
-            metadata=found.get("Metadata", {}),
-            modified_s=modified.timestamp() if modified else 0.0,
-        )
+        return self._read(call, functools.partial(info_of_head, key, found))
 
     def _explained(self, call: Call, error: StoreError) -> StoreError:
         """Ask why a HEAD was refused: its answer has no body, and so no reason."""
@@ -121,18 +115,9 @@ class S3Store:
         check_delimiter(delimiter)
         parameters = {"Prefix": prefix, "Delimiter": delimiter, "ContinuationToken": token}
         given = {name: value for name, value in parameters.items() if value}
-        page, _ = self._client.call(Call("list_page", prefix), "list_objects_v2", given)
-        objects = tuple(
-            ObjectInfo(
-                each["Key"],
-                int(each["Size"]),
-                each.get("ETag", ""),
-                modified_s=each["LastModified"].timestamp() if "LastModified" in each else 0.0,
-            )
-            for each in page.get("Contents", [])
-        )
-        prefixes = tuple(each["Prefix"] for each in page.get("CommonPrefixes", []))
-        return ListPage(objects, prefixes, str(page.get("NextContinuationToken", "")))
+        call = Call("list_page", prefix)
+        page, _ = self._client.call(call, "list_objects_v2", given)
+        return self._read(call, functools.partial(page_of, page, token))
 
     def get_range(self, key: str, begin: int, into: memoryview, *, if_match: str = "") -> None:
         """As ``Store``."""
@@ -187,7 +172,7 @@ class S3Store:
             key,
             body.nbytes,
             self._etag(call, written),
-            crc32=_decoded(written.get("ChecksumCRC32")),
+            crc32=decoded_crc32(written.get("ChecksumCRC32")),
             metadata=dict(metadata or {}),
         )
 
@@ -207,8 +192,9 @@ class S3Store:
                 if candidate == candidates[-1] or not _is_unknown_parameter(error):
                     raise
                 continue
+            upload_id = self._read(call, functools.partial(created.__getitem__, "UploadId"))
             self._remember(candidate)
-            return Upload(key, created["UploadId"], candidate)
+            return Upload(key, upload_id, candidate)
         raise AssertionError("the last candidate returns or raises")
 
     def put_part(
@@ -231,11 +217,8 @@ class S3Store:
         while marker is not None:
             more = {"PartNumberMarker": marker} if marker else {}
             page, _ = self._client.call(call, "list_parts", parameters | more)
-            for each in page.get("Parts", []):
-                number = int(each["PartNumber"])
-                crc32 = _decoded(each.get("ChecksumCRC32"))
-                # SeaweedFS lists a part that was sent again twice: the last one counts.
-                found[number] = UploadedPart(number, each["ETag"], int(each["Size"]), crc32)
+            # SeaweedFS lists a part that was sent again twice: the last one counts.
+            found |= self._read(call, functools.partial(parts_of, page))
             next_marker = int(page.get("NextPartNumberMarker") or 0)
             is_last = not page.get("IsTruncated") or next_marker <= (marker or 0)
             marker = None if is_last else next_marker
@@ -301,6 +284,18 @@ class S3Store:
                 error.retryable = True
             raise
 
+    def _read(self, call: Call, read: Callable[[], T]) -> T:
+        """Take out of an answer what it has to have: what stands between here and there may lie.
+
+        Raises:
+            StoreError: It does not have it, which the next attempt may change.
+        """
+        try:
+            return read()
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            text = f"it has no usable {error}, as an answer of S3 has"
+            raise self._refused(call, Answer(None, "MalformedAnswer", text)) from None
+
     def _etag(self, call: Call, written: Mapping[str, Any]) -> str:
         etag = written.get("ETag")
         if not etag:
@@ -338,25 +333,3 @@ def _is_unknown_parameter(error: StoreError) -> bool:
 
 def _encoded(crc32: int) -> str:
     return base64.b64encode(struct.pack(">I", crc32)).decode()
-
-
-def _decoded(text: str | None) -> int | None:
-    try:
-        raw = base64.b64decode(text or "", validate=True)
-    except ValueError:
-        return None
-    return int.from_bytes(raw, "big") if len(raw) == 4 else None
-
-
-def _crc32_of(found: Mapping[str, Any]) -> tuple[int | None, tuple[int, int] | None]:
-    """Give (CRC-32 of the object, composite CRC-32) of an answer to HEAD.
-
-    A checksum that ends with ``-N`` is one over the checksums of N parts, whatever type is named.
-    """
-    text, separator, num_parts = str(found.get("ChecksumCRC32", "")).partition("-")
-    value = _decoded(text)
-    if value is None:
-        return None, None
-    if separator:
-        return None, (value, int(num_parts)) if num_parts.isdigit() else None
-    return (None, None) if found.get("ChecksumType") == "COMPOSITE" else (value, None)

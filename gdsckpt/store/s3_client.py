@@ -28,7 +28,7 @@ import botocore.session
 import botocore.utils
 
 from gdsckpt._version import __version__
-from gdsckpt.errors import ConfigError, StoreError
+from gdsckpt.errors import ConfigError, GdsckptError, StoreError
 from gdsckpt.store.answers import EXPIRED_CODES, Answer, Call, error_for
 from gdsckpt.store.exchange import Request, Response, TransportError
 from gdsckpt.store.http import Pool
@@ -180,6 +180,8 @@ class S3Client:
             arguments["Body"] = _Body(body)
         try:
             parsed = getattr(client, operation)(**arguments)
+        except GdsckptError:  # of ours, such as a refusal of plain http
+            raise
         except botocore.exceptions.ParamValidationError as error:
             text = f"{call.op} of {self.url}/{call.key} cannot be asked for: {error}"
             raise ConfigError(text) from None
@@ -196,9 +198,12 @@ class S3Client:
             botocore.exceptions.CredentialRetrievalError,
         ) as error:
             raise error_for(self.url, call, Answer(None, "NoCredentials", str(error))) from None
-        except (botocore.exceptions.BotoCoreError, botocore.parsers.ResponseParserError) as error:
+        except botocore.exceptions.BotoCoreError as error:
             kind = type(error).__name__
             raise error_for(self.url, call, Answer(None, kind, str(error))) from None
+        # botocore raises a bare ValueError for dates that are none.
+        except (botocore.parsers.ResponseParserError, ValueError) as error:
+            raise error_for(self.url, call, Answer(None, "MalformedAnswer", str(error))) from None
         finally:
             self._threads.transfer = None
         self._renewals = 0

@@ -11,7 +11,7 @@ from seaweed import BUCKET, point_boto3_at
 from gdsckpt.config import Config
 from gdsckpt.errors import ConfigError, StoreError
 from gdsckpt.store import open_store
-from gdsckpt.store.s3 import _crc32_of
+from gdsckpt.store.s3_answers import crc32_of
 
 BODY = b"hello"
 CRC32 = 0x3610A686
@@ -181,7 +181,7 @@ def test_requests_that_botocore_makes_on_the_way_do_not_meet_the_callers_memory(
     ],
 )
 def test_checksums_of_head_are_told_apart(found, expected):
-    assert _crc32_of(found) == expected
+    assert crc32_of(found) == expected
 
 
 @pytest.mark.parametrize(
