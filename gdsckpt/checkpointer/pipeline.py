@@ -88,7 +88,7 @@ class Pipeline:
         self._root = root
         self._config = config
         self._taking = threading.Lock()
-        # Not the lock of those who take states: they may wait for the thread that asks what to keep.
+        # Not the lock above: who takes a state may wait for the thread that asks what to keep.
         self._keeping = threading.Lock()
         self._kept: Counter[int] = Counter()
         self.saves = Saves()
@@ -237,11 +237,12 @@ class Pipeline:
         """
         if order.overwrite:
             return
-        # Those in flight first: one that is committed meanwhile is found by the scan.
+        # Those in flight first: one that is committed meanwhile is found by the scan. Of them the
+        # last one counts alone, which may have gone back: what is after it will count no more.
         in_flight = [job.handle.step for job in self.saves.jobs]
         newest = roots.newest(roots.scan(self._root))
-        highest = max(in_flight, default=self._newest_in_store)
-        highest = max(highest, -1 if newest is None else newest.step)
+        highest = max(self._newest_in_store, -1 if newest is None else newest.step)
+        highest = in_flight[-1] if in_flight else highest
         if order.step > highest:
             return
         path = roots.step_directory(self._root, order.step)
@@ -259,6 +260,8 @@ class Pipeline:
         failure: BaseException | None = None
         try:
             report = self.saver.save(job)
+            # Whatever is after it in the store counts no more; see gdsckpt.staging.root.
+            self._newest_in_store = -1
         except BaseException as error:  # noqa: BLE001 - it is the handle's to raise
             failure = job.as_failure(error)
         job.release()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gdsckpt import retention
 from gdsckpt._version import __version__
-from gdsckpt.checkpointer import stale
+from gdsckpt.checkpointer import report_log, stale
 from gdsckpt.checkpointer.job import SaveJob
 from gdsckpt.config import Config
 from gdsckpt.errors import GdsckptError, storage_error_from
@@ -91,6 +91,7 @@ class Saver:
         seconds = written.write_s + written.sync_s + written.commit_s
         self.bytes_per_s = written.nbytes / seconds if seconds else None
         logger.info("%s step=%d", report, job.handle.step)
+        report_log.append(self._root, "save", report)
         self._compare(job, written)
         return report
 

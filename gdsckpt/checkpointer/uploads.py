@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
+from gdsckpt.checkpointer import report_log
 from gdsckpt.checkpointer.background import Lane
 from gdsckpt.config import Config
 from gdsckpt.errors import TimeoutExpiredError
@@ -81,6 +82,7 @@ class Uploads:
             if report.sent_bytes:
                 self.bytes_per_s = report.bytes_per_s
             logger.info("%s step=%d", report, handle.step)
+            report_log.append(directory.parent, "upload", report)
             handle.reach_uploaded(report)
         elif failure is not None:
             logger.debug("upload failed step=%d error=%r", handle.step, failure)

@@ -1,0 +1,40 @@
+import dataclasses
+import json
+
+import pytest
+
+from gdsckpt.checkpointer import report_log
+from gdsckpt.report import UploadReport
+
+REPORT = UploadReport(
+    path="/a", url="s3://b/k", nbytes=10, sent_bytes=10, num_objects=1, num_parts=1, seconds=2.0
+)
+
+
+@pytest.fixture
+def log(tmp_path):
+    (tmp_path / ".gdsckpt").mkdir()
+    return tmp_path / ".gdsckpt" / "reports.jsonl"
+
+
+def test_append_adds_one_line_per_report(tmp_path, log):
+    report_log.append(tmp_path, "upload", REPORT)
+    report_log.append(tmp_path, "upload", dataclasses.replace(REPORT, nbytes=11))
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["report"]["nbytes"] for line in lines] == [10, 11]
+    assert lines[0]["kind"] == "upload"
+    assert lines[0]["report"]["bytes_per_s"] == 5.0
+
+
+def test_log_that_has_grown_too_large_keeps_its_newer_half(tmp_path, log, monkeypatch):
+    monkeypatch.setattr(report_log, "LOG_MAX_BYTES", 1000)
+    for nbytes in range(10, 40):
+        report_log.append(tmp_path, "upload", dataclasses.replace(REPORT, sent_bytes=nbytes))
+    sizes = [json.loads(line)["report"]["sent_bytes"] for line in log.read_text().splitlines()]
+    assert sizes == list(range(sizes[0], 40))
+    assert 10 < sizes[0] < 39
+
+
+def test_append_where_there_is_no_room_for_it_is_silent(tmp_path):
+    report_log.append(tmp_path / "gone", "upload", REPORT)
+    assert not (tmp_path / "gone").exists()
