@@ -129,6 +129,10 @@ class S3Store:
         if if_match:
             parameters["IfMatch"] = if_match
         _, response = self._client.call(call, "get_object", parameters, into=into)
+        etag = response.headers.get("etag", if_match)
+        if if_match and _bare(etag) != _bare(if_match):
+            text = "this is another version, which the store gave in spite of If-Match"
+            raise self._refused(call, Answer(412, "PreconditionFailed", text))
         content_range = response.headers.get("content-range", "")
         wanted = byte_range.replace("=", " ")
         is_wanted = content_range.startswith(f"{wanted}/") or (
@@ -305,6 +309,11 @@ class S3Store:
 
     def _refused(self, call: Call, answer: Answer) -> StoreError:
         return error_for(self.url, call, answer)
+
+
+def _bare(etag: str) -> str:
+    """Give an ETag without what a proxy may add or drop."""
+    return etag.removeprefix("W/").strip('"')
 
 
 def _ends_the_object(content_range: str, begin: int, nbytes: int) -> bool:

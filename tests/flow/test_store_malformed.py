@@ -4,7 +4,7 @@ import itertools
 import zlib
 
 import pytest
-from fault_proxy import FOREVER, Cut
+from fault_proxy import FOREVER, Cut, replaces_header
 from seaweed import BUCKET
 
 from gdsckpt.config import Config
@@ -116,3 +116,24 @@ def test_list_that_cannot_go_on_is_an_error_rather_than_short_or_endless(store, 
     with pytest.raises(StoreError) as caught:
         keys_of(store)
     assert caught.value.code == "MalformedAnswer"
+
+
+# Some stores accept If-Match and pay no heed to it.
+@pytest.mark.parametrize("etag", ['"other"', 'W/"other"'])
+def test_get_range_of_another_version_is_refused_also_where_the_store_does_not(store, proxy, etag):
+    info = store.put(KEY, memoryview(BODY), crc32=zlib.crc32(BODY))
+    proxy.harm("GetObject", replaces_header("ETag", etag))
+    with pytest.raises(StoreError) as caught:
+        store.get_range(KEY, 0, memoryview(bytearray(len(BODY))), if_match=info.etag)
+    assert (caught.value.status, caught.value.code) == (412, "PreconditionFailed")
+
+
+@pytest.mark.parametrize("as_written", ["W/{}", "{}"])
+def test_get_range_of_the_same_version_is_given_however_its_etag_is_written(
+    store, proxy, as_written
+):
+    info = store.put(KEY, memoryview(BODY), crc32=zlib.crc32(BODY))
+    proxy.harm("GetObject", replaces_header("ETag", as_written.format(info.etag)))
+    memory = bytearray(len(BODY))
+    store.get_range(KEY, 0, memoryview(memory), if_match=info.etag)
+    assert memory == BODY
