@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -227,7 +227,8 @@ class Exchange:
             return Response(status, headers)
         if "chunked" in headers.get("transfer-encoding", "").lower():
             if status < 300 and into is not None:
-                return Response(status, headers)
+                self.is_reusable = self._receive_chunks_into(into.cast("B"))
+                return Response(status, headers, is_received=self.is_reusable)
             body = self._receive_chunked()
             self.is_reusable = True
             return Response(status, headers, body)
@@ -263,22 +264,45 @@ class Exchange:
 
     def _receive_chunked(self) -> bytes:
         body = bytearray()
-        while True:
-            size_text = self._receive_line().split(b";")[0].strip()
-            try:
-                nbytes = int(size_text, 16)
-            except ValueError:
-                raise TransportError("IncompleteRead", "the answer has a bad chunk") from None
-            if nbytes < 0 or len(body) + nbytes > _BODY_MAX_BYTES:
+        for nbytes in self._chunk_sizes():
+            if len(body) + nbytes > _BODY_MAX_BYTES:
                 raise TransportError("IncompleteRead", "the answer is too long")
-            if nbytes == 0:
-                break
-            chunk = bytearray(nbytes + 2)
+            chunk = bytearray(nbytes)
             self._receive_exactly(memoryview(chunk))
-            body += chunk[:nbytes]
+            body += chunk
+        return bytes(body)
+
+    def _receive_chunks_into(self, view: memoryview) -> bool:
+        """Receive a body that has exactly the size of ``view``; False where it has another."""
+        done = 0
+        for nbytes in self._chunk_sizes():
+            if done + nbytes > view.nbytes:
+                return False
+            self._receive_exactly(view[done : done + nbytes])
+            done += nbytes
+        return done == view.nbytes
+
+    def _chunk_sizes(self) -> Iterator[int]:
+        """Give the size of each chunk, whose bytes the caller then receives.
+
+        Source: RFC 9112, section 7.1.
+        """
+        while nbytes := self._chunk_size():
+            yield nbytes
+            if self._receive_line():
+                raise TransportError("IncompleteRead", "the answer has a bad chunk")
         while self._receive_line():
             continue
-        return bytes(body)
+
+    def _chunk_size(self) -> int:
+        text = self._receive_line().split(b";")[0].strip()
+        try:
+            nbytes = int(text, 16)
+        except ValueError:
+            nbytes = -1
+        if nbytes < 0:
+            raise TransportError("IncompleteRead", "the answer has a bad chunk")
+        return nbytes
 
     def _receive_line(self) -> bytes:
         end = self._head.find(b"\r\n", 0, self._filled)

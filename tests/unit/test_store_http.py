@@ -195,6 +195,23 @@ def test_exchange_body_of_another_size_is_not_received(exchange, nbytes):
     assert memory == bytes(5)
 
 
+def test_exchange_body_in_chunks_goes_into_the_callers_memory(exchange):
+    server, ask = exchange(
+        [CHUNKED + b"2;x=y\r\nhe\r\n3\r", b"\nllo\r\n0\r\nTrailer: x\r\n\r\n"], OK
+    )
+    memory = bytearray(5)
+    assert ask(into=memoryview(memory)).is_received
+    assert memory == b"hello"
+    assert ask().body == b"hello"
+    assert server.num_connections == 1
+
+
+@pytest.mark.parametrize("body", [b"4\r\nhell\r\n0\r\n\r\n", b"6\r\nhello!\r\n0\r\n\r\n"])
+def test_exchange_body_in_chunks_of_another_size_is_not_received(exchange, body):
+    _, ask = exchange(CHUNKED + body)
+    assert not ask(into=memoryview(bytearray(5))).is_received
+
+
 def test_exchange_error_is_not_received_into_the_callers_memory(exchange):
     _, ask = exchange(b"HTTP/1.1 503 Busy\r\nContent-Length: 5\r\n\r\nError")
     memory = bytearray(5)
