@@ -38,10 +38,10 @@ def check(snapshot):
     snapshot.content.require_unchanged(-1, layout_of(snapshot))
 
 
-def write(snapshot, path: Path):
+def write(snapshot, path: Path, **how_to_load):
     """Write and check a snapshot; gives what stock torch then finds."""
     writer.write_file(path, snapshot.content, BUFFERED)
-    return torch.load(path)
+    return torch.load(path, **how_to_load)
 
 
 def trained(model, make, **settings):
