@@ -8,8 +8,14 @@ from gdsckpt.units import (
     format_bytes,
     format_duration,
     format_rate,
+    format_share,
+    format_usd,
     parse_bytes,
     parse_count,
+    parse_duration,
+    parse_rate,
+    parse_share,
+    parse_usd,
 )
 
 
@@ -159,3 +165,113 @@ def test_format_rate_gives_decimal_units(bytes_per_s, text):
 )
 def test_format_duration_gives_readable_units(seconds, text):
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [
+        ("70GB/s", 70e9),
+        ("1.5 GiB/s", 1.5 * 2**30),
+        ("400Gbit/s", 50e9),
+        ("12 B/s", 12),
+        ("0.1kbit/s", 12.5),
+    ],
+)
+def test_parse_rate_understood_text_gives_bytes_per_s(text, bytes_per_s):
+    assert parse_rate(text) == bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("15min", 900),
+        ("1h", 3600),
+        ("30d", 2_592_000),
+        ("1 h 30 min", 5400),
+        ("2h5min", 7500),
+        ("1y", 31_536_000),
+        ("2.5 ms", 0.0025),
+    ],
+)
+def test_parse_duration_understood_text_gives_seconds(text, seconds):
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("parse", "value", "said"),
+    [
+        (parse_rate, "70", "unknown unit ''"),
+        (parse_rate, "70GB", "unknown unit 'GB'"),
+        (parse_rate, "70Gb/s", "use one of B/s"),
+        (parse_rate, "-1GB/s", "give a rate with its unit"),
+        (parse_rate, 70, "of type int"),
+        (parse_rate, "1GB/h", "unknown unit 'GB/h'"),
+        (parse_duration, "90", "give a duration with its unit"),
+        (parse_duration, "", "give a duration with its unit"),
+        (parse_duration, "-1h", "give a duration with its unit"),
+        (parse_duration, "1H", "unknown unit 'H'"),
+        (parse_duration, "1h 30", "give a duration with its unit"),
+        (parse_duration, 90, "of type int"),
+        (parse_duration, "inf s", "give a duration with its unit"),
+        (parse_usd, "2.5", "give US dollars"),
+        (parse_usd, "2.5EUR", "give US dollars"),
+        (parse_usd, "$-1", "give US dollars"),
+        (parse_usd, 2.5, "of type float"),
+        (parse_share, "110%", "give a share"),
+        (parse_share, 1.5, "give a share"),
+        (parse_share, -0.1, "give a share"),
+        (parse_share, float("nan"), "give a share"),
+        (parse_share, True, "of type bool"),
+        (parse_share, "a tenth", "give a share"),
+    ],
+)
+def test_parse_quantity_other_value_is_refused(parse, value, said):
+    with pytest.raises(ConfigError) as info:
+        parse(value, field="limit")
+    assert info.value.field == "limit"
+    assert str(info.value).startswith("limit is ")
+    assert said in str(info.value)
+
+
+def test_parse_usd_and_share_give_numbers():
+    assert (parse_usd("$2.50"), parse_usd("2.50 USD"), parse_usd("0.005USD")) == (2.5, 2.5, 0.005)
+    assert (parse_share("10%"), parse_share(0.1), parse_share("0.1"), parse_share(1)) == (
+        0.1,
+        0.1,
+        0.1,
+        1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [(2.5, "$2.50"), (0, "$0.00"), (12345.6, "$12,346"), (0.00113, "$0.00113"), (-3, "-$3.00")],
+)
+def test_format_usd(usd, text):
+    assert format_usd(usd) == text
+
+
+def test_format_share():
+    assert (format_share(0.025), format_share(0.9871)) == ("2.50 %", "98.7 %")
+
+
+@given(st.floats(min_value=1e-3, max_value=1e17))
+def test_rate_survives_a_round_trip(rate):
+    assert parse_rate(format_rate(rate)) == pytest.approx(rate, rel=0.006, abs=0.006)
+
+
+@given(st.floats(min_value=1e-3, max_value=1e9))
+def test_duration_survives_a_round_trip(seconds):
+    # The second of two units is cut off, not rounded: an hour and 59 s read "1 h".
+    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=0.042)
+
+
+@given(st.floats(min_value=0.01, max_value=999))
+def test_usd_survives_a_round_trip(usd):
+    assert parse_usd(format_usd(usd)) == pytest.approx(usd, abs=0.0051)
+
+
+@given(st.floats(min_value=0.01, max_value=1))
+def test_share_survives_a_round_trip(share):
+    assert parse_share(format_share(share)) == pytest.approx(share, rel=0.006)
