@@ -11,7 +11,7 @@ NATIVE := $(shell find csrc -path csrc/tests -prune -o -name '*.[ch]pp' -print)
 .DELETE_ON_ERROR:
 # Two pips in one environment get into each other's way.
 .NOTPARALLEL:
-.PHONY: help demo test lint format docs bench bench-remote campaign clean
+.PHONY: help demo test lint format docs bench bench-checkpointer bench-remote campaign clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -40,6 +40,9 @@ docs: $(STAMPS)/base ## Print the pages that are made from the sources
 
 bench: $(STAMPS)/bench $(STAMPS)/built ## Measure save and load on this machine
 	$(BIN)/python bench/run.py
+
+bench-checkpointer: $(STAMPS)/bench $(STAMPS)/built ## Measure what saves behind a training cost it
+	$(BIN)/python bench/checkpointer.py
 
 bench-remote: $(STAMPS)/bench-remote $(STAMPS)/built ## Compare the cost of clients of object stores
 	$(BIN)/python bench/remote.py

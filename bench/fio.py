@@ -78,13 +78,65 @@ def command(what: str, path: Path, nbytes: int, options: FioOptions) -> list[str
     ]
 
 
+class ThrottledWrite:
+    """fio, as it writes a new file at a rate that is not its own, in the background.
+
+    Args:
+        path: The file.
+        nbytes: Its size.
+        bytes_per_s: The rate.
+        options: How fio is asked.
+    """
+
+    def __init__(self, path: Path, nbytes: int, bytes_per_s: float, options: FioOptions) -> None:
+        path.unlink(missing_ok=True)
+        self._nbytes = nbytes
+        words = [*command("write", path, nbytes, options), f"--rate={int(bytes_per_s)}"]
+        # By a thread, so that the process has the count of what was written.
+        self._process = subprocess.Popen(
+            [*words, "--thread"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._io = Path(f"/proc/{self._process.pid}/io")
+
+    def has_begun(self) -> bool:
+        """Tell whether it has written anything: its start alone takes a third of a second."""
+        return self._written_bytes() > 0
+
+    def is_over(self) -> bool:
+        """Tell whether it has written all; its end takes time, too."""
+        return self._process.poll() is not None or self._written_bytes() >= self._nbytes
+
+    def before_optimizer(self) -> None:
+        """Let the training go on; fio reads nothing of it."""
+
+    def finish(self) -> float:
+        """Wait for it, and give the bytes per second that it reached."""
+        out, error = self._process.communicate()
+        if self._process.returncode:
+            raise RuntimeError(f"fio failed: {error.strip() or out.strip()}")
+        found = _of_job(out, "write")
+        return found.nbytes / found.seconds
+
+    def _written_bytes(self) -> int:
+        try:
+            lines = self._io.read_text().splitlines()
+        except OSError:  # it has ended
+            return self._nbytes
+        counts = dict(line.split(": ") for line in lines)
+        return int(counts.get("write_bytes", self._nbytes))
+
+
 def _fio(what: str, path: Path, nbytes: int, options: FioOptions) -> OwnClock:
     done = subprocess.run(
         command(what, path, nbytes, options), capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RuntimeError(f"fio failed: {done.stderr.strip() or done.stdout.strip()}")
-    job = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
+    return _of_job(done.stdout, what)
+
+
+def _of_job(out: str, what: str) -> OwnClock:
+    job = json.loads(out[out.index("{") :])["jobs"][0]
     return OwnClock(seconds=job[what]["runtime"] / 1000, nbytes=job[what]["io_bytes"])
 
 

@@ -27,7 +27,7 @@ def page(report: Mapping[str, Any], held: Sequence[Target]) -> str:
         held: Its targets.
     """
     results = report["results"]
-    parts = [_head(report), _targets(held)]
+    parts = [_head(report), targets(held)]
     parts += [_scenario(title, results[key]) for key, title in _TITLES.items() if key in results]
     if "memory" in results:
         parts.append(_memory(results["memory"]))
@@ -44,16 +44,23 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _head(report: Mapping[str, Any]) -> str:
-    machine, plan = report["machine"], report["plan"]
+def machine(report: Mapping[str, Any]) -> str:
+    """Write the command, and what it ran on."""
+    machine = report["machine"]
     versions = ", ".join(f"{k} {v}" for k, v in report["versions"].items() if v)
-    fio = plan["fio"]
     return (
-        "# Benchmark\n\n"
         f"    {report['command']}\n\n"
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
         f"Linux {machine['kernel']}, {machine['file_system']} ({machine['mount_options']}), "
         f"load average {machine['load_average_before']} before. {versions}.\n\n"
+    )
+
+
+def _head(report: Mapping[str, Any]) -> str:
+    plan = report["plan"]
+    fio = plan["fio"]
+    return (
+        f"# Benchmark\n\n{machine(report)}"
         f"State: {plan['total_bytes'] / 2**30:g} GiB in tensors of "
         f"{plan['tensor_bytes'] / 2**20:g} MiB; {plan['rounds']} rounds, in another order each. "
         "Times are medians; a ratio is the median over the rounds of the rates in the same round, "
@@ -65,7 +72,8 @@ def _head(report: Mapping[str, Any]) -> str:
     )
 
 
-def _targets(held: Sequence[Target]) -> str:
+def targets(held: Sequence[Target]) -> str:
+    """Write the table of what had to be reached."""
     rows = [
         (
             target.what,
