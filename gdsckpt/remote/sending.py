@@ -115,7 +115,7 @@ class Sender:
         """
         nbytes = plan.source.nbytes
         with tracing.stage("upload", nbytes):
-            if plan.is_met_by(self._look(plan.key)):
+            if plan.is_met_by(self.look(plan.key)):
                 logger.info("already there: %s/%s", self._store.url, plan.key)
                 if progress is not None:
                     progress(nbytes, nbytes)
@@ -129,8 +129,12 @@ class Sender:
                 raise
         return Sent(nbytes, plan.crc32, len(plan.parts))
 
-    def _look(self, key: str) -> ObjectInfo | None:
-        """Look up what is there; None where nothing is, or it may not be looked at."""
+    def look(self, key: str) -> ObjectInfo | None:
+        """Look up what is there; None where nothing is, or it may not be looked at.
+
+        Raises:
+            StoreError: The store refused, or there is no such bucket.
+        """
         try:
             return self._store.head(key)
         except ObjectNotFoundError as error:

@@ -59,17 +59,23 @@ def write_checkpoint(
     *,
     progress: Progress | None = None,
 ) -> tuple[WrittenShard, float]:
-    """Write a checkpoint of one rank below an URL, its manifest last; else as write_object."""
-    with open_uploader(url, config) as uploader, _written(content, config, progress) as taken:
-        written, source = taken
-        started = time.perf_counter()
-        attempt = secrets.token_hex(8)
-        manifest = directory.manifest_of(identity, attempt, written)
-        key = uploader.key_of(manifest.shards[0].name)
-        uploader.send(source, key, _second_half(progress, written.nbytes))
-        uploader.commit(manifest_format.encode(manifest), manifest)
-        upload_s = time.perf_counter() - started
-        return dataclasses.replace(written, path=uploader.url), upload_s
+    """Write a checkpoint of one rank below an URL, its manifest last.
+
+    Raises:
+        CheckpointExistsError: There is an object at the URL.
+        GdsckptError: As :func:`write_object`.
+    """
+    with open_uploader(url, config) as uploader:
+        uploader.require_key_of_checkpoint()
+        with _written(content, config, progress) as (written, source):
+            started = time.perf_counter()
+            attempt = secrets.token_hex(8)
+            manifest = directory.manifest_of(identity, attempt, written)
+            key = uploader.key_of(manifest.shards[0].name)
+            uploader.send(source, key, _second_half(progress, written.nbytes))
+            uploader.commit(manifest_format.encode(manifest), manifest)
+            upload_s = time.perf_counter() - started
+            return dataclasses.replace(written, path=uploader.url), upload_s
 
 
 @contextlib.contextmanager

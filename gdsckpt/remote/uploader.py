@@ -16,6 +16,7 @@ from gdsckpt.engine import base
 from gdsckpt.engine.base import Progress
 from gdsckpt.errors import (
     AccessDeniedError,
+    CheckpointExistsError,
     CheckpointNotFoundError,
     ConfigError,
     GdsckptError,
@@ -66,6 +67,7 @@ def upload(
 
     Raises:
         CheckpointNotFoundError: There is nothing at ``path``, or a directory without a manifest.
+        CheckpointExistsError: A checkpoint was to go below a key at which there is an object.
         StoreError: The store refused, or could not be reached: nothing was changed there, or an
             error note says what.
         StorageError: A file could not be read, or changed meanwhile.
@@ -168,8 +170,24 @@ class Uploader:
                 field="url",
             )
 
+    def require_key_of_checkpoint(self) -> None:
+        """Refuse a key at which an object is: a checkpoint is below it, and would not be found.
+
+        Raises:
+            CheckpointExistsError: There is one.
+            StoreError: The store cannot be asked.
+        """
+        key = self.key.rstrip("/")
+        if key and self._sender.look(key) is not None:
+            raise CheckpointExistsError(
+                f"{self.url} is an object, and readers would find that rather than a checkpoint "
+                "below it. Remove it, or give another URL.",
+                path=self.url,
+            )
+
     def upload_directory(self, path: str, progress: Progress | None) -> list[Sent]:
         """Make objects of the shards of a directory, then of its manifest."""
+        self.require_key_of_checkpoint()
         tried = b""
         while True:
             with directory.being_read(path) as raw:

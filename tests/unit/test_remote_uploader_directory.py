@@ -6,7 +6,7 @@ from remote_cases import SMALL_PARTS, many_ranks
 
 import gdsckpt
 from gdsckpt.config import Config
-from gdsckpt.errors import CheckpointNotFoundError, FormatError
+from gdsckpt.errors import CheckpointExistsError, CheckpointNotFoundError, FormatError
 from gdsckpt.remote.crew import Crew
 from gdsckpt.remote.uploader import Uploader
 from gdsckpt.store.answers import Answer
@@ -50,6 +50,20 @@ def test_upload_of_a_newer_checkpoint_replaces_the_older_one(checkpoint, bucket)
     assert len(bucket.list_keys()) == 2
     assert set(bucket.list_keys()) & set(older) == {"last/manifest.json"}
     assert torch.equal(gdsckpt.load(url)["w"], torch.ones(3))
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+@pytest.mark.parametrize("how", ["upload", "save_checkpoint"])
+def test_checkpoint_where_an_object_would_hide_it_is_refused(checkpoint, bucket, how, slash):
+    bucket.put("last", b"an object")
+    calls = {
+        "upload": lambda url: gdsckpt.upload(checkpoint, url),
+        "save_checkpoint": lambda url: gdsckpt.save_checkpoint({"w": torch.ones(3)}, url, step=2),
+    }
+    with pytest.raises(CheckpointExistsError, match="readers would find that") as caught:
+        calls[how](bucket.url(f"last{slash}"))
+    assert caught.value.path == bucket.url("last")
+    assert bucket.list_keys() == ["last"]
 
 
 def test_upload_over_a_damaged_manifest_replaces_it(checkpoint, bucket):
