@@ -65,8 +65,9 @@ def fetch(
     with open_place(url, settings) as place:
         fetcher = Fetcher(place, settings)
         if place.source is not None:
-            target = str(_file_target(shown, place))
-            received = [fetcher.fetch_file(Path(target), progress)]
+            file = _file_target(shown, place)
+            target = str(file)
+            received = [fetcher.fetch_file(Path(os.path.realpath(file)), progress)]
         else:
             target = shown
             received = fetcher.fetch_directory(Path(shown), progress)

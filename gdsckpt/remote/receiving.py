@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import os
 import stat
 from array import array
 from collections.abc import Sequence
@@ -121,7 +120,7 @@ def receive(
 
     Args:
         plan: From :func:`plan_receive`.
-        target: Path of the file; links are followed.
+        target: Path of the file; a link of that name is replaced, not followed.
         crew: Receives.
         config: Settings.
         progress: Told about bytes received.
@@ -131,10 +130,9 @@ def receive(
         StoreError: The store failed, or the object was replaced; likewise.
         ChecksumError: The object is damaged; likewise.
     """
-    resolved = Path(os.path.realpath(target))
-    mode = _mode_of(resolved)
-    path, nbytes = str(resolved), plan.source.nbytes
-    with files.temporary_file(resolved) as (fd, temporary):
+    mode = _mode_of(target)
+    path, nbytes = str(target), plan.source.nbytes
+    with files.temporary_file(target) as (fd, temporary):
         files.check_free_space(fd, path, nbytes)
         files.reserve(fd, path, nbytes)
         with contextlib.closing(PieceWriter(fd, path, direct_io=config.direct_io)) as writer:
@@ -144,9 +142,9 @@ def receive(
             files.set_mode(fd, path, stat.S_IMODE(mode))
         if config.fsync:
             files.sync_data(fd, path)
-        files.rename_durably(temporary, resolved, fsync=config.fsync)
+        files.rename_durably(temporary, target, fsync=config.fsync)
     if writer.refused and config.direct_io != "off":
-        warn_buffered(resolved, writer.refused)
+        warn_buffered(target, writer.refused)
     is_verified = plan.table is not None or plan.crc32 is not None
     return Received(nbytes, crc32, is_verified, writer.refused)
 
@@ -205,17 +203,19 @@ def _require_equal(plan: ReceivePlan, span: Span, crcs: Sequence[int]) -> None:
 
 
 def _mode_of(target: Path) -> int | None:
-    """Give the mode of the file that is to be replaced; None where there is none.
+    """Give the mode of the file that is to be replaced; None where there is none, or a link.
 
     Raises:
         StorageError: It cannot be replaced: it is no regular file.
     """
     try:
-        mode = target.stat().st_mode
+        mode = target.lstat().st_mode
     except FileNotFoundError:
         return None
     except OSError as error:
         raise storage_error_from(error, op="stat", path=str(target)) from error
+    if stat.S_ISLNK(mode):
+        return None
     if not stat.S_ISREG(mode):
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
         raise StorageError(

@@ -254,6 +254,18 @@ def test_fetch_of_a_checkpoint_over_another_replaces_it(bucket, checkpoint, tmp_
     assert names_in(target) == checkpoint
 
 
+def test_fetch_of_a_checkpoint_follows_no_link_out_of_its_directory(bucket, checkpoint, tmp_path):
+    outside = tmp_path / "precious"
+    outside.write_text("mine")
+    target = tmp_path / "step-7"
+    target.mkdir()
+    for name in checkpoint:
+        (target / name).symlink_to(outside)
+    gdsckpt.fetch(bucket.url("run/step-7"), target)
+    assert outside.read_text() == "mine"
+    assert gdsckpt.verify(target).ok
+
+
 def test_fetch_of_a_checkpoint_into_a_directory_with_other_things_is_refused(
     bucket, checkpoint, tmp_path
 ):
