@@ -159,6 +159,8 @@ def _check_shards(manifest: Manifest, path: str) -> None:
     bad = [name for name in names if not is_plain_name(name)]
     if bad:
         raise _damaged(path, f"shard name {bad[0]!r} leads outside its directory")
+    if MANIFEST_NAME in names:
+        raise _damaged(path, "it names itself as a shard")
     if len(set(names)) != len(names):
         raise _damaged(path, "it names a shard twice")
     if not names or len(names) != manifest.world_size:

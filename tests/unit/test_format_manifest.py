@@ -59,6 +59,13 @@ def test_decode_name_twice_is_refused():
     assert "twice" in str(caught.value)
 
 
+def test_decode_own_name_among_the_shards_is_refused():
+    # Replaced checkpoints lose their shards: the manifest that took its place would go too.
+    with pytest.raises(FormatError) as caught:
+        manifest.decode(manifest.encode(with_shard_names("manifest.json")), "m")
+    assert "itself" in str(caught.value)
+
+
 @pytest.mark.parametrize("changes", [{"world_size": 3}, {"shards": (), "world_size": 0}], ids=repr)
 def test_decode_number_of_shards_must_be_the_world_size(changes):
     raw = manifest.encode(dataclasses.replace(MANIFEST, **changes))
