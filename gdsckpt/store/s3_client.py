@@ -314,7 +314,11 @@ class S3Client:
     def _tls(self) -> ssl.SSLContext:
         bundle = self._session._session.get_config_variable("ca_bundle")
         if bundle:
-            return ssl.create_default_context(cafile=bundle)
+            try:
+                return ssl.create_default_context(cafile=bundle)
+            except OSError as error:
+                text = f"AWS_CA_BUNDLE (ca_bundle) is {bundle}, which cannot be used: {error}."
+                raise ConfigError(f"{text} Give a file of certificates in PEM format.") from None
         context = ssl.create_default_context()
         # As boto3 does: containers often have no certificates of their own.
         context.load_verify_locations(botocore.httpsession.get_cert_path(True))

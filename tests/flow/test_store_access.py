@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 import ssl
 import subprocess
@@ -346,6 +347,18 @@ def test_tls_certificate_that_is_not_trusted_is_an_error_at_once(opened, tls_pro
     assert (caught.value.code, caught.value.attempts) == ("ConnectionFailed", 1)
     assert "AWS_CA_BUNDLE" in str(caught.value)
     assert tls_proxy.seen == []
+
+
+@pytest.mark.parametrize("text", [None, "no certificate"], ids=["missing", "none"])
+def test_tls_authorities_that_cannot_be_read_are_named(
+    opened, tls_proxy, monkeypatch, tmp_path, text
+):
+    bundle = tmp_path / "authorities.pem"
+    if text is not None:
+        bundle.write_text(text)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
+    with pytest.raises(ConfigError, match=re.escape(str(bundle))):
+        put(opened(endpoint=tls_proxy.endpoint))
 
 
 def test_forward_proxy_is_used_for_plain_http(opened, proxy, seaweed, monkeypatch):
