@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import warnings
+import weakref
 
 from gdsckpt import native
 from gdsckpt.errors import ConfigError, FallbackWarning, SnapshotBusyError
@@ -52,21 +53,22 @@ class Slots:
         self._policy = policy
         # Re-entrant: the collector may free a lease in a thread that holds it.
         self._changed = threading.Condition(threading.RLock())
-        self._free = [_Slot() for _ in range(num_slots)]
-        self._num_slots = num_slots
+        self._slots = [_Slot() for _ in range(num_slots)]
+        self._num_acquired = 0
         self._is_closed = False
+        self._pid = os.getpid()
 
     @property
     def mapped_bytes(self) -> int:
-        """Host memory of the slots that are not in flight."""
+        """Host memory of all slots, in flight or not."""
         with self._changed:
-            return sum(slot.nbytes for slot in self._free)
+            return sum(slot.nbytes for slot in self._slots)
 
     @property
     def num_in_flight(self) -> int:
         """Slots that are in use."""
         with self._changed:
-            return self._num_slots - len(self._free)
+            return sum(not slot.is_free for slot in self._slots)
 
     def acquire(self, step: int) -> Lease:
         """Take a slot; with the policy ``wait``, wait for one, open to signals.
@@ -77,12 +79,19 @@ class Slots:
         """
         with self._changed:
             while not self._is_closed:
-                if self._free:
+                free = [slot for slot in self._slots if slot.is_free]
+                if free:
                     # The one used last: its pages are warm, and others may never be needed.
-                    return Lease(self, self._free.pop())
+                    slot = max(free, key=lambda each: each.last_used)
+                    self._num_acquired += 1
+                    slot.last_used = self._num_acquired
+                    lease = Lease(self, slot)
+                    # Nothing is lost by an interrupt: a slot is free while nobody has its lease.
+                    slot.lease = weakref.ref(lease, self._note_change)
+                    return lease
                 if self._policy != "wait":
                     raise SnapshotBusyError(
-                        f"step {step} was not saved: {self._num_slots} snapshots wait for the "
+                        f"step {step} was not saved: {len(self._slots)} snapshots wait for the "
                         "drive, and there is no slot for another. Save less often, raise "
                         "snapshot_slots, or set snapshot_policy to wait.",
                         step=step,
@@ -91,19 +100,26 @@ class Slots:
         raise ConfigError(f"step {step} was not saved: the slots are closed.")
 
     def give_back(self, slot: _Slot) -> None:
-        """Take a slot back from its lease."""
-        with self._changed:
-            if self._is_closed:
-                slot.free()
-            self._free.append(slot)
-            self._changed.notify()
+        """Take a slot back from its lease. In a forked child nothing is done."""
+        if os.getpid() == self._pid:
+            with self._changed:
+                slot.lease = None
+                self._note_change()
 
     def close(self) -> None:
         """Free the memory, of slots in flight when they come back. A second call does nothing."""
         with self._changed:
             self._is_closed = True
-            for slot in self._free:
-                slot.free()
+            self._note_change()
+
+    def _note_change(self, _lease: object = None) -> None:
+        """Wake those who wait; free what is not needed any more."""
+        if os.getpid() != self._pid:  # a lock may be held for ever by a thread of the parent
+            return
+        with self._changed:
+            for slot in self._slots if self._is_closed else ():
+                if slot.is_free:
+                    slot.free()
             self._changed.notify_all()
 
 
@@ -114,8 +130,7 @@ class Lease:
         """Hold a slot."""
         self._slots = slots
         self._slot: _Slot | None = slot
-        self._pid = os.getpid()
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
 
     def reserve(self, nbytes: int, device: int) -> int:
         """Have memory in the slot; its content is anything.
@@ -136,24 +151,24 @@ class Lease:
 
     def release(self) -> None:
         """Give the slot back. A second call does nothing; nor does one in a forked child."""
-        if os.getpid() != self._pid:
-            return
         with self._lock:
             slot, self._slot = self._slot, None
         if slot is not None:
             self._slots.give_back(slot)
-
-    def __del__(self) -> None:
-        """Give the slot back, whoever forgot to."""
-        self.release()
 
 
 class _Slot:
     """Memory that grows with what it is used for."""
 
     def __init__(self) -> None:
+        self.lease: weakref.ref[Lease] | None = None
+        self.last_used = 0
         self._memory: native.HostMemory | None = None
         self._is_pinned = False
+
+    @property
+    def is_free(self) -> bool:
+        return self.lease is None or self.lease() is None
 
     @property
     def nbytes(self) -> int:
