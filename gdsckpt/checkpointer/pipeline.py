@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from gdsckpt.errors import (
     SnapshotBusyError,
     StaleSaveWarning,
 )
+from gdsckpt.format.manifest import Manifest
 from gdsckpt.handle import SaveHandle
 from gdsckpt.remote.steps import RemoteSteps
 from gdsckpt.report import SaveReport
@@ -106,6 +107,8 @@ class Pipeline:
         self._lane = Lane("gdsckpt-save")
         limit = staging_limit(config.staging_max_bytes, os.environ)
         self._slots = Slots(config.snapshot_slots, limit, config.snapshot_policy)
+        if self.uploads is not None:
+            self._catch_up(self.uploads, in_store)
 
     @property
     def is_idle(self) -> bool:
@@ -223,6 +226,17 @@ class Pipeline:
         finally:
             with self._keeping:
                 self._kept -= counted
+
+    def _catch_up(self, uploads: Uploads, in_store: Mapping[int, Manifest]) -> None:
+        """Queue the uploads of what was committed after all that is in the store.
+
+        Its process was killed in between. Nobody may need these steps, but the store has to learn
+        when training went back: else the steps after them count again once these are pruned here.
+        """
+        last = max((each.sequence for each in in_store.values()), default=0)
+        for entry in roots.complete(roots.scan(self._root)):
+            if entry.sequence > last:
+                uploads.catch_up(entry.path, entry.step, entry.nbytes)
 
     def _protected(self) -> Collection[int]:
         with self._keeping:

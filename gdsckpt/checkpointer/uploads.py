@@ -57,36 +57,46 @@ class Uploads:
 
     def start(self, directory: Path, nbytes: int, handle: SaveHandle) -> None:
         """Queue the upload of a committed step; its handle learns what becomes of it."""
+        self._queue(directory, handle.step, nbytes, handle)
+
+    def catch_up(self, directory: Path, step: int, nbytes: int) -> None:
+        """Queue the upload that an earlier process had left; that it fails is only logged."""
+        self._queue(directory, step, nbytes, None)
+
+    def _queue(self, directory: Path, step: int, nbytes: int, handle: SaveHandle | None) -> None:
         with self._lock:
-            self._waiting[handle.step] += 1
+            self._waiting[step] += 1
             self._waiting_bytes += nbytes
-        self._lane.submit(lambda: self._run(directory, nbytes, handle))
+        self._lane.submit(lambda: self._run(directory, step, nbytes, handle))
 
     def wait(self) -> None:
         """Wait until no upload is queued or under way."""
         self._lane.wait()
 
-    def _run(self, directory: Path, nbytes: int, handle: SaveHandle) -> None:
+    def _run(self, directory: Path, step: int, nbytes: int, handle: SaveHandle | None) -> None:
         report: UploadReport | None = None
         failure: BaseException | None = None
         try:
-            url = self._remote.url_of(handle.step)
+            url = self._remote.url_of(step)
             report = upload(directory, url, config=self._config, progress=self._check)
         except BaseException as error:  # noqa: BLE001 - it is the handle's to raise
             failure = error
         with self._lock:
-            self._waiting[handle.step] -= 1
+            self._waiting[step] -= 1
             self._waiting_bytes -= nbytes
             self._waiting += Counter()  # drops what is 0
         if report is not None:
             if report.sent_bytes:
                 self.bytes_per_s = report.bytes_per_s
-            logger.info("%s step=%d", report, handle.step)
+            logger.info("%s step=%d", report, step)
             report_log.append(directory.parent, "upload", report)
-            handle.reach_uploaded(report)
-        elif failure is not None:
-            logger.debug("upload failed step=%d error=%r", handle.step, failure)
+            if handle is not None:
+                handle.reach_uploaded(report)
+        elif failure is not None and handle is not None:
+            logger.debug("upload failed step=%d error=%r", step, failure)
             handle.fail(failure)
+        elif failure is not None:
+            logger.error("step %d of an earlier run is not in the store: %s", step, failure)
 
     def _check(self, _done: int, _total: int) -> None:
         if self._deadline is not None and time.monotonic() > self._deadline:
