@@ -127,3 +127,11 @@ def faults(tmp_path_factory, pytestconfig):
     yield made
     made.close()
     pytestconfig.stash[KILLS] = made.num_kills
+
+
+@pytest.fixture(scope="session")
+def crashes(faults, tmp_path_factory):
+    """Trainings to be killed; not imported before it is needed, since torch is."""
+    from crash_cases import Crashes
+
+    return Crashes(faults, tmp_path_factory.mktemp("crashes"))

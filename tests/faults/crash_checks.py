@@ -45,16 +45,18 @@ class Reference:
         script: Its key.
         saves: By the number of a save: its step and digest.
         end: The digest of the training when the script was over.
+        seconds: What it took.
     """
 
     script: str
     saves: dict = field(default_factory=dict)
     end: str = ""
+    seconds: float = 0.0
 
     @classmethod
-    def of(cls, script, events):
+    def of(cls, script, events, seconds):
         """Take it from the events of the run."""
-        made = cls(script)
+        made = cls(script, seconds=seconds)
         for each in events:
             if each["event"] == "begun":
                 made.saves[each["save"]] = (each["step"], each["digest"])
@@ -76,7 +78,8 @@ def require_clean(seen):
     assert steps == sorted(("step", "step/manifest.json", "step/shard") * num_steps)
     aside = ".gdsckpt/quarantine/superseded.step"
     allowed = {aside, f"{aside}/manifest.json", f"{aside}/shard"}
-    allowed |= {".gdsckpt", ".gdsckpt/lock", ".gdsckpt/pruned", ".gdsckpt/quarantine"}
+    private = ("", "/lock", "/reports.jsonl", "/pruned", "/quarantine")
+    allowed |= {f".gdsckpt{name}" for name in private}
     others = {name for name in seen["tree"] if not name.startswith("step")}
     assert others <= allowed, others - allowed
     assert seen["tree"].count(aside) <= 3

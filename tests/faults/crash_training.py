@@ -9,13 +9,13 @@ import importlib
 import json
 import os
 import random
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
 import torch
+from crash_roles import tree
 from torch.nn import functional
 
 import gdsckpt
@@ -26,7 +26,7 @@ from gdsckpt.remote.steps import RemoteSteps
 from gdsckpt.staging import root as roots
 
 # Small ones, so that a shard has several of each.
-CONFIG = {"chunk_bytes": "128KiB", "pinned_pool_bytes": "1MiB", "io_threads": 2}
+CONFIG = {"chunk_bytes": "192KiB", "pinned_pool_bytes": "1MiB", "io_threads": 2}
 
 
 @dataclass(frozen=True)
@@ -348,31 +348,6 @@ def warm():
 def num_saves(ops):
     """Count the saves among operations."""
     return sum(isinstance(op, Save) for op in ops)
-
-
-def tree(root):
-    """List what is in a root, with what differs from run to run left out."""
-    return sorted(role_of(path, root) for path in Path(root).rglob("*"))
-
-
-_MANIFEST_STEM = hashlib.blake2b(b"manifest.json", digest_size=8).hexdigest()
-_ROLES = (
-    (rf"\.gdsckpt-tmp-{_MANIFEST_STEM}-[0-9a-f]{{16}}", "manifest.tmp"),
-    (r"\.gdsckpt-tmp-[0-9a-f]{16}-[0-9a-f]{16}", "shard.tmp"),
-    (r"\.gdsckpt-store-put-[0-9a-f]{16}-[0-9a-f]{16}", "put.tmp"),
-    (r"rank-00000\.[0-9a-f]{16}\.pt", "shard"),
-    # In which order a directory is deleted is up to the file system.
-    (r"(?<=pruned/)step-\d{8}\.[0-9a-f]{8}/.+", "step/file"),
-    (r"step-\d{8}(\.[0-9a-f]{8})?", "step"),
-)
-
-
-def role_of(path, base):
-    """Name a file by what it is: the same name in every run and for every step."""
-    role = os.path.relpath(path, base)
-    for pattern, name in _ROLES:
-        role = re.sub(pattern, name, role)
-    return role
 
 
 def fail(root, events, mode, arm, disarm):
