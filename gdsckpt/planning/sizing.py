@@ -43,6 +43,14 @@ OPTIMIZERS = ("none", "sgd", "momentum", "adamw", "adamw8bit", "adafactor", "muo
 
 ROLES = ("weights", "optimizer", "other")
 
+# Elements that share one float32 scale: bitsandbytes from 0.45 on, and before.
+_QUANTIZED_BLOCK, _QUANTIZED_BLOCK_MAX = 256, 2048
+_QUANTIZED = "1 byte and a float32 scale per 256 elements; embeddings perhaps float32"
+# How much longer the longer side of a weight matrix is: feed-forward layers have 2.7 to 4.
+_LONGER_SIDE = 3.0
+_FACTORED = "float32 row and column sums of each matrix, no first moment"
+_MUON = "AdamW's two moments for embeddings and norms"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -86,10 +94,82 @@ class Recipe:
     matrix_width: int = 8192
     dense_share: Band = Band(0.005, 0.03, 0.15)
 
+    def __post_init__(self) -> None:
+        """Check the values."""
+        require_dtype(self.weights_dtype, "weights_dtype")
+        require_dtype(self.moments_dtype, "moments_dtype")
+        if self.optimizer not in OPTIMIZERS:
+            raise ConfigError(
+                f"optimizer is {self.optimizer!r}. Allowed: {', '.join(OPTIMIZERS)}.",
+                field="optimizer",
+            )
+        if self.matrix_width < 1:
+            raise ConfigError(
+                f"matrix_width is {self.matrix_width}: give at least 1.", field="matrix_width"
+            )
+        if not (self.dense_share.low >= 0 and self.dense_share.high <= 1):
+            raise ConfigError(
+                f"dense_share is {self.dense_share}: give shares from 0 to 1.", field="dense_share"
+            )
+        if self.has_master_copy and (self.optimizer == "none" or self._weights_bytes >= 4):
+            raise ConfigError(
+                "has_master_copy is true, but a float32 copy belongs to an optimizer and to "
+                f"weights of less than 4 bytes; these are {self.weights_dtype} with optimizer "
+                f"{self.optimizer}.",
+                field="has_master_copy",
+            )
+
     @property
     def parts(self) -> tuple[Part, ...]:
         """The parts, weights first."""
+        weights = Part(
+            "weights",
+            "weights",
+            Band.exactly(self._weights_bytes),
+            require_dtype(self.weights_dtype, "weights_dtype"),
+        )
+        is_usual = self.optimizer != "none" and self._weights_bytes < 4
+        has_master = is_usual if self.has_master_copy is None else self.has_master_copy
+        master = Part("master copy", "optimizer", Band.exactly(4.0), "float32 weights")
+        return (weights, *((master,) if has_master else ()), *self._optimizer_parts())
+
+    @property
+    def _weights_bytes(self) -> float:
+        return DTYPE_BYTES[require_dtype(self.weights_dtype, "weights_dtype")]
+
+    def _optimizer_parts(self) -> tuple[Part, ...]:
+        dtype = require_dtype(self.moments_dtype, "moments_dtype")
+        moment = DTYPE_BYTES[dtype]
+        if self.optimizer == "momentum":
+            return (Part("momentum", "optimizer", Band.exactly(moment), dtype),)
+        if self.optimizer == "adamw":
+            return tuple(
+                Part(name, "optimizer", Band.exactly(moment), dtype)
+                for name in ("first moment", "second moment")
+            )
+        if self.optimizer == "adamw8bit":
+            return tuple(
+                Part(name, "optimizer", self._quantized_moment(moment), _QUANTIZED)
+                for name in ("first moment", "second moment")
+            )
+        if self.optimizer == "adafactor":
+            return (Part("rows and columns", "optimizer", self._factored_moment(), _FACTORED),)
+        if self.optimizer == "muon":
+            # (1 - dense) * 1 + dense * 2, which rises with the share.
+            both = self.dense_share.map(lambda dense: moment * (1 + dense))
+            return (Part("momentum", "optimizer", both, f"{dtype}; {_MUON}"),)
         return ()
+
+    def _quantized_moment(self, dense_bytes: float) -> Band:
+        """Give one byte and a scale; at most, embeddings are kept as they are."""
+        low, mid = 1 + 4 / _QUANTIZED_BLOCK_MAX, 1 + 4 / _QUANTIZED_BLOCK
+        dense = self.dense_share.high
+        return Band(low, mid, max(mid, (1 - dense) * mid + dense * dense_bytes))
+
+    def _factored_moment(self) -> Band:
+        """Give (rows + columns) / (rows * columns) float32; width is the smaller of the two."""
+        one = 4 / self.matrix_width
+        return Band(one, one * (1 + 1 / _LONGER_SIDE), 2 * one)
 
     @property
     def bytes_per_parameter(self) -> Band:
@@ -135,57 +215,43 @@ class CheckpointSize:
         return {**dataclasses.asdict(self), "nbytes": self.nbytes.as_dict()}
 
 
-def size(num_parameters: int, recipe: Recipe, *, other_bytes: Band | float = 0.0) -> CheckpointSize:
+def size(
+    num_parameters: int,
+    recipe: Recipe,
+    *,
+    num_trainable: int | None = None,
+    other_bytes: Band | float = 0.0,
+) -> CheckpointSize:
     """Give the size of a checkpoint of so many parameters.
 
     Args:
-        num_parameters: Parameters that are trained, 1 to ``PARAMETERS_MAX``.
+        num_parameters: Parameters, 1 to ``PARAMETERS_MAX``.
         recipe: What is kept of each.
+        num_trainable: Those that the optimizer changes; None for all. Of others only the weights
+            are kept.
         other_bytes: What does not grow with them: the state of the data loader, random states.
 
     Raises:
-        ConfigError: ``num_parameters`` is out of its bounds.
+        ConfigError: A number is out of its bounds.
     """
-    raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A size that was published, and which parts explain it.
-
-    Attributes:
-        name: What was saved, and who says so.
-        published_bytes: What the text says, in bytes as it is meant: a "GB" that was counted in
-            powers of 1024 is given in those.
-        said: The figure as it is written.
-        num_parameters: Parameters.
-        counts: The parts that the figure counts, such as ``2 bytes weights``.
-        bytes_per_parameter: Of those parts.
-        source: Where it was read, with its date.
-    """
-
-    name: str
-    said: str
-    published_bytes: float
-    num_parameters: int
-    counts: tuple[str, ...]
-    bytes_per_parameter: float
-    source: str
-
-    @property
-    def computed_bytes(self) -> float:
-        """What the parts give, in bytes."""
-        return self.num_parameters * self.bytes_per_parameter
-
-    @property
-    def difference(self) -> float:
-        """How far the published figure is above the computed one; 0.01 is 1 %."""
-        return self.published_bytes / self.computed_bytes - 1
-
-
-def published() -> tuple[Published, ...]:
-    """Give the published sizes that people compare their own with."""
-    raise NotImplementedError
+    trainable = num_parameters if num_trainable is None else num_trainable
+    _require_count("num_parameters", num_parameters, 1, PARAMETERS_MAX)
+    _require_count("num_trainable", trainable, 0, num_parameters)
+    other = Band.of(other_bytes)
+    if other.low < 0:
+        raise ConfigError(f"other_bytes is {other.low}: give at least 0.", field="other_bytes")
+    parts = [
+        PartSize(
+            part.name,
+            part.role,
+            part.bytes_per_parameter * (num_parameters if part.role == "weights" else trainable),
+            part.why,
+        )
+        for part in recipe.parts
+    ]
+    if other.high > 0:
+        parts.append(PartSize("other", "other", other, "data loader, random states, buffers"))
+    return CheckpointSize(num_parameters, tuple(parts))
 
 
 def require_dtype(value: str, field: str) -> str:
@@ -199,3 +265,11 @@ def require_dtype(value: str, field: str) -> str:
         known = ", ".join((*DTYPE_BYTES, *DTYPE_ALIASES))
         raise ConfigError(f"{field} is {value!r}. Allowed: {known}.", field=field)
     return name
+
+
+def _require_count(field: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        return
+    raise ConfigError(
+        f"{field} is {value!r}: give a whole number from {least} to {most}.", field=field
+    )
