@@ -14,6 +14,7 @@ import torch
 
 import gdsckpt
 from gdsckpt.errors import StorageError
+from gdsckpt.staging.directory import being_read
 
 ROOT = Path(__file__).parent.parent.parent
 MiB = 1 << 20
@@ -196,6 +197,46 @@ def test_save_on_a_read_only_file_system_raises(small):
     subprocess.run(["mount", "-o", "remount,rw", small], check=True)
     assert sorted(p.name for p in small.iterdir()) == ["a.pt", "step"]
     assert len([*(small / "step").iterdir()]) == 2
+
+
+def test_checkpointer_prunes_first_where_a_step_fits_only_then(small):
+    with gdsckpt.Checkpointer(small / "run", keep_local=1) as checkpointer:
+        for step in (1, 2, 3):  # two of them fit beside a third one that is being written
+            checkpointer.save(step, state(5 * MiB // 4, step))
+            checkpointer.wait()
+        with being_read(small / "run" / "step-00000003"):
+            checkpointer.save(4, state(5 * MiB // 4, 4))
+            checkpointer.wait()
+            assert checkpointer.steps() == [3, 4]
+        # Step 3 could not go while it was read; now it has to, or there is no room.
+        checkpointer.save(5, state(5 * MiB // 4, 5))
+        checkpointer.wait()
+        assert checkpointer.steps() == [5]
+        assert int(checkpointer.load()["w"][0]) == 5
+
+
+def test_checkpointer_on_a_full_file_system_prunes_nothing_and_raises(small):
+    with gdsckpt.Checkpointer(small / "run", keep_local=2) as checkpointer:
+        checkpointer.save(1, state(MiB, 1))
+        checkpointer.save(2, state(MiB, 2))
+        for save in (checkpointer.save, checkpointer.async_save):
+            with pytest.raises(StorageError) as caught:
+                getattr(save(3, state(4 * MiB, 3)), "committed", None).result()
+            assert caught.value.errno == errno.ENOSPC
+        assert checkpointer.steps() == [1, 2]
+        checkpointer.save(3, state(MiB, 3))
+        checkpointer.wait()
+        assert checkpointer.steps() == [2, 3]
+
+
+def test_checkpointer_on_a_read_only_file_system_raises(small):
+    with gdsckpt.Checkpointer(small / "run") as checkpointer:
+        checkpointer.save(1, state(MiB, 1))
+    subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+    with pytest.raises(StorageError) as caught:
+        gdsckpt.Checkpointer(small / "run")
+    assert caught.value.errno == errno.EROFS
+    assert int(gdsckpt.load(small / "run" / "step-00000001")["w"][0]) == 1
 
 
 def as_nobody(code, where):
