@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import secrets
 import tempfile
@@ -72,8 +73,9 @@ def write_checkpoint(
             attempt = secrets.token_hex(8)
             manifest = directory.manifest_of(identity, attempt, written)
             key = uploader.key_of(manifest.shards[0].name)
-            uploader.send(source, key, _second_half(progress, written.nbytes))
-            uploader.commit(manifest_format.encode(manifest), manifest)
+            told = _second_half(progress, written.nbytes)
+            send = functools.partial(uploader.send, source, key, told)
+            uploader.commit(manifest_format.encode(manifest), manifest, send)
             upload_s = time.perf_counter() - started
             return dataclasses.replace(written, path=uploader.url), upload_s
 

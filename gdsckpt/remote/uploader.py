@@ -7,8 +7,8 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from gdsckpt import native
 from gdsckpt.config import Config
@@ -35,6 +35,8 @@ from gdsckpt.store import open_store
 from gdsckpt.store.base import IF_ABSENT, Condition, Store
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _COMMITS_MAX = 10
 """How often a manifest is put when others put theirs at the same time."""
@@ -192,16 +194,14 @@ class Uploader:
         while True:
             with directory.being_read(path) as raw:
                 manifest = directory.decode_manifest(path, raw)
+                send = functools.partial(self._upload_shards, path, manifest, progress)
                 try:
-                    sent = self._upload_shards(path, manifest, progress)
+                    return self.commit(raw, manifest, send)
                 except CheckpointNotFoundError:
                     # A save that was committed meanwhile removes the shards of the one before.
                     if raw == tried:
                         raise
                     tried = raw
-                    continue
-                self.commit(raw, manifest)
-                return sent
 
     def _upload_shards(
         self, path: str, manifest: Manifest, progress: Progress | None
@@ -236,14 +236,18 @@ class Uploader:
         """Give the key of a file of the checkpoint."""
         return opening.prefix_of(self.key) + name
 
-    def commit(self, raw: bytes, manifest: Manifest) -> None:
-        """Put the manifest: from now on it is the checkpoint at this URL.
+    def commit(self, raw: bytes, manifest: Manifest, send: Callable[[], T]) -> T:
+        """Send the shards and put the manifest: from now on it is the checkpoint at this URL.
 
         The shards of the one that it replaces are removed; that they are may fail.
 
         Args:
             raw: The manifest as it stands.
             manifest: What it says.
+            send: Sends the shards that are not there yet; called again after a lost race.
+
+        Returns:
+            What ``send`` gave.
 
         Raises:
             StoreError: It could not be put; the checkpoint there is what it was, unless a note says
@@ -251,9 +255,11 @@ class Uploader:
         """
         key = self.key_of(MANIFEST_NAME)
         for _ in range(_COMMITS_MAX):
+            # First: who replaces a checkpoint removes its shards, and it may be this one.
             old, condition = self._old_manifest(key)
+            sent = send()
             if old == raw:
-                return
+                return sent
             try:
                 self._store.put(key, memoryview(raw), crc32=native.crc32(raw), condition=condition)
             except StoreError as error:
@@ -262,7 +268,7 @@ class Uploader:
                 lost = error
             else:
                 self._remove_replaced(old, manifest)
-                return
+                return sent
         lost.add_note(f"Others put theirs {_COMMITS_MAX} times meanwhile.")
         raise lost
 
@@ -274,10 +280,12 @@ class Uploader:
             return b"", IF_ABSENT
         except AccessDeniedError:  # as of what is not there, where a bucket may not be listed
             return b"", IF_ABSENT
-        with contextlib.suppress(GdsckptError):
+        raw = b""
+        try:
             raw = opening.read_raw_manifest(self._store, opening.prefix_of(self.key))
-            return raw, Condition(if_match=info.etag)
-        return b"", Condition(if_match=info.etag)
+        except GdsckptError as error:
+            logger.warning("shards of the checkpoint that is to be replaced stay: %s", error)
+        return raw, Condition(if_match=info.etag)
 
     def _remove_replaced(self, old: bytes, manifest: Manifest) -> None:
         """Remove the shards that only the old manifest named; the new one stands in any case."""

@@ -89,6 +89,39 @@ def test_upload_of_a_directory_whose_manifest_races_with_another_wins_or_tries_a
     assert bucket.read("last/manifest.json") == (checkpoint / "manifest.json").read_bytes()
 
 
+def test_upload_again_while_another_replaces_it_leaves_a_whole_checkpoint(
+    checkpoint, bucket, tmp_path
+):
+    url = bucket.url("last")
+    gdsckpt.upload(checkpoint, url)
+    gdsckpt.save_checkpoint({"w": torch.ones(3)}, tmp_path / "other", step=2)
+
+    class Racing(WrappedStore):
+        """The other one is committed, and our shard removed, right after we have seen it."""
+
+        def head(self, key):
+            info = super().head(key)
+            if key.endswith(".pt"):
+                gdsckpt.upload(tmp_path / "other", url)
+            return info
+
+    with Crew(2) as crew:
+        Uploader(Racing(bucket.store), crew, "last", CONFIG).upload_directory(str(checkpoint), None)
+    assert gdsckpt.verify(url).ok
+    assert len(bucket.list_keys()) == 2
+
+
+def test_upload_over_a_manifest_that_cannot_be_read_says_that_shards_stay(
+    checkpoint, bucket, caplog
+):
+    gdsckpt.upload(checkpoint, bucket.url("last"))
+    gdsckpt.save_checkpoint({"w": torch.ones(3)}, checkpoint, step=2)
+    store = FaultyStore(bucket.store, Fault("get_range", Answer(500, "InternalError")))
+    with Crew(2) as crew:
+        Uploader(store, crew, "last", CONFIG).upload_directory(str(checkpoint), None)
+    assert "stay" in caplog.text
+
+
 def test_upload_whose_old_shards_stay_succeeds(checkpoint, bucket, caplog):
     gdsckpt.upload(checkpoint, bucket.url("last"))
     gdsckpt.save_checkpoint({"w": torch.ones(3)}, checkpoint, step=2)
