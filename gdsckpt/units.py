@@ -156,7 +156,7 @@ def parse_share(value: float | str, *, field: str | None = None) -> float:
     return share
 
 
-def format_bytes(nbytes: int) -> str:
+def format_bytes(nbytes: float) -> str:
     """Give a measured amount in decimal units and three digits: ``"4.83 GB"``, ``"512 B"``."""
     return _format_decimal(nbytes, "B")
 

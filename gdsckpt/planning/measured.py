@@ -27,6 +27,8 @@ from gdsckpt.planning.band import Band
 LOG_PATH = Path(".gdsckpt") / "reports.jsonl"
 _STEP_NAME = re.compile(r"step-[0-9]{8,64}")
 
+SYNC = "sync"
+
 LOG_MAX_BYTES = 16 << 20
 """Four times what a Checkpointer lets its log grow to; of a larger one the end is read."""
 
@@ -42,7 +44,7 @@ class _Save:
     nbytes: float
     seconds: float
     stall_s: float
-    step: int | None
+    mode: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,9 @@ class Measured:
         num_manifests: Checkpoints whose manifest was read.
         num_skipped: Lines and manifests that could not be used.
         num_ranks: Ranks that wrote the newest checkpoint.
+        mode: How most saves took the state: ``sync``, ``fence``, ``host`` or ``device``.
         checkpoint_bytes: Bytes of all shards of one checkpoint.
+        rank_bytes: Bytes of the file of one rank.
         save_s: Seconds from the beginning of a save to its commit.
         stall_s: Seconds for which a save kept the training.
         save_bytes_per_s: Bytes per second that one rank wrote while it saved.
@@ -88,7 +92,9 @@ class Measured:
     num_manifests: int
     num_skipped: int
     num_ranks: int | None = None
+    mode: str | None = None
     checkpoint_bytes: Band | None = None
+    rank_bytes: Band | None = None
     save_s: Band | None = None
     stall_s: Band | None = None
     save_bytes_per_s: Band | None = None
@@ -177,13 +183,16 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 def _save_of(document: dict[str, Any]) -> _Save:
     report = document["report"]
     seconds = _number(report["seconds"])
-    is_behind = bool(report.get("snapshot"))  # else the whole call kept the training
+    snapshot = report.get("snapshot", "")
+    if not isinstance(snapshot, str):
+        raise TypeError(f"{snapshot!r} is no text")
     return _Save(
         time_s=_time(document["time"]),
         nbytes=_number(report["nbytes"]),
         seconds=seconds,
-        stall_s=_number(report.get("stall_s", 0.0)) if is_behind else seconds,
-        step=None if report.get("step") is None else int(_number(report["step"])),
+        # Of a save that is not behind the training the whole call keeps it.
+        stall_s=_number(report.get("stall_s", 0.0)) if snapshot else seconds,
+        mode=snapshot or SYNC,
     )
 
 
@@ -263,6 +272,7 @@ def _summed_up(
     times = _manifest_times(found)
     sent = [each for each in uploads if each.sent_bytes > 0 and each.seconds > 0]
     save_times = [each.time_s for each in saves]
+    modes = [each.mode for each in saves]
     return Measured(
         root=str(root),
         num_saves=len(saves),
@@ -270,7 +280,9 @@ def _summed_up(
         num_manifests=len(found),
         num_skipped=num_skipped,
         num_ranks=found[-1].world_size if found else None,
+        mode=max(modes, key=modes.count, default=None),
         checkpoint_bytes=band_of(sizes or [each.nbytes for each in saves]),
+        rank_bytes=band_of(each.nbytes for each in saves),
         save_s=band_of(each.seconds for each in saves),
         stall_s=band_of(each.stall_s for each in saves),
         save_bytes_per_s=band_of(e.nbytes / e.seconds for e in saves if e.seconds and e.nbytes),

@@ -146,6 +146,16 @@ class FailureInputs:
     spot_mtbf_node_s: Band | None = given(
         DURATION, "mean time until a spot node is taken back; not given: none", is_band=True
     )
+    spot_notice_s: Band = given(
+        DURATION,
+        "warning before a spot node is taken back",
+        Band.exactly(120.0),
+        minimum=0,
+        is_band=True,
+    )
+    spot_wait_s: Band = given(
+        DURATION, "until there is another in its place", Band(60.0, 600.0, 7200.0), is_band=True
+    )
     restart_s: Band = given(
         DURATION,
         "from a failure until a process can load",
