@@ -345,6 +345,8 @@ def test_signals_in_mid_save_leave_it_whole(tmp_path):
 
 
 CTRL_C = """
+# As in a shell's foreground: those in the background of a script ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from gdsckpt.checkpointer.preemption import PreemptionWatch
 
 watch = PreemptionWatch((signal.SIGINT,))
