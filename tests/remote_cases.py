@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+import tempfile
 
 import pytest
 import torch
@@ -60,6 +61,12 @@ def bucket():
 def crew():
     with Crew(4) as threads:
         yield threads
+
+
+def take_temporary_directories(monkeypatch):
+    """Have no directory that can be written, as in a container with read-only file systems."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nonexistent"])
 
 
 def large_state():

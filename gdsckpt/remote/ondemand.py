@@ -15,6 +15,7 @@ from gdsckpt.engine import base
 from gdsckpt.errors import FormatError, StorageError, storage_error_from
 from gdsckpt.remote.chunks import PIECE_BYTES, RECEIVES_MAX
 from gdsckpt.remote.crew import Crew, Work
+from gdsckpt.remote.disk import temporary_directory
 from gdsckpt.remote.objects import Buffers, RemoteObject
 from gdsckpt.staging import files
 
@@ -49,12 +50,13 @@ class OnDemandFile:
         self._lock = threading.Lock()
         self._begins: list[int] = []
         self._ends: list[int] = []
+        self._directory = temporary_directory()
         try:
             self._file = tempfile.TemporaryFile(  # noqa: SIM115 - closed by close()
-                prefix=files.TEMPORARY_PREFIX, buffering=0
+                prefix=files.TEMPORARY_PREFIX, buffering=0, dir=self._directory
             )
         except OSError as error:
-            raise storage_error_from(error, op="open", path=tempfile.gettempdir()) from error
+            raise storage_error_from(error, op="open", path=self._directory) from error
         try:
             os.truncate(self._file.fileno(), source.nbytes)
         except OSError as error:
@@ -190,6 +192,6 @@ class OnDemandFile:
         self._ends[first:last] = [end]
 
     def _storage_error(self, error: OSError, op: str, nbytes: int) -> StorageError:
-        found = storage_error_from(error, op=op, path=tempfile.gettempdir(), nbytes=nbytes)
+        found = storage_error_from(error, op=op, path=self._directory, nbytes=nbytes)
         found.add_note(f"It was for a temporary copy of {self._source.url}; TMPDIR moves it.")
         return found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from remote_cases import SMALL_CHUNKS, MiB, flipped, large_state
+from remote_cases import SMALL_CHUNKS, MiB, flipped, large_state, take_temporary_directories
 from states import assert_same, every_dtype, every_kind
 
 import gdsckpt
@@ -60,6 +60,12 @@ def test_save_to_an_url_leaves_no_temporary_file(bucket, tmp_path, monkeypatch):
 def test_save_to_an_url_without_a_temporary_directory_says_which(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(StorageError, match=str(tmp_path / "missing")):
+        gdsckpt.save(large_state(), bucket.url("a.pt"))
+
+
+def test_save_to_an_url_where_no_directory_can_be_written_says_what_to_set(bucket, monkeypatch):
+    take_temporary_directories(monkeypatch)
+    with pytest.raises(StorageError, match="TMPDIR"):
         gdsckpt.save(large_state(), bucket.url("a.pt"))
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from remote_cases import MiB
+from remote_cases import MiB, take_temporary_directories
 
 from gdsckpt.errors import StorageError, StoreError
 from gdsckpt.remote.crew import Crew
@@ -114,6 +114,13 @@ def test_provide_after_a_failure_asks_again():
             file.provide(0, 10)
         file.provide(0, 10)
         assert os.pread(file.fd, 10, 0) == DATA[:10]
+
+
+def test_on_demand_file_where_no_directory_can_be_written_says_what_to_set(monkeypatch):
+    take_temporary_directories(monkeypatch)
+    with pytest.raises(StorageError, match="TMPDIR") as caught, on_demand():
+        pass
+    assert caught.value.op == "open"
 
 
 def test_on_demand_file_without_a_temporary_directory_says_which(monkeypatch, tmp_path):
