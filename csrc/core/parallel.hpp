@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -32,8 +32,8 @@ void for_each_unit(std::size_t num_units, std::size_t num_threads, const Work& w
     others.reserve(num_others - 1);
     try {
       while (others.size() + 1 < num_others) others.emplace_back(take_units);
-    } catch (const std::system_error&) {
-      // The kernel refuses more threads; those that run take all units.
+    } catch (const std::exception&) {
+      // No memory, or the kernel refuses more threads; those that run take all units.
     }
   }
   take_units();

@@ -50,10 +50,10 @@ class Copies:
         devices = {content.storages[n].device for n in self.placed.copied} - {native.HOST}
         try:
             self._address = lease.reserve(needed, min(devices, default=native.HOST))
-        except MemoryError as error:
+        except MemoryError:
             warnings.warn(
                 f"the state is read in place while the caller waits: there are no {needed} bytes "
-                f"of host memory for a copy ({error}). Lower staging_max_bytes or snapshot_slots.",
+                "of host memory for a copy. Lower staging_max_bytes or snapshot_slots.",
                 FallbackWarning,
                 stacklevel=2,
             )
