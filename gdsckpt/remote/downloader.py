@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from gdsckpt.config import Config
-from gdsckpt.engine import base
 from gdsckpt.engine.base import Progress
 from gdsckpt.errors import (
     CheckpointNotFoundError,
@@ -22,10 +21,9 @@ from gdsckpt.errors import (
     storage_error_from,
 )
 from gdsckpt.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, is_plain_name
-from gdsckpt.remote.crew import Crew, Work
 from gdsckpt.remote.opening import REMOVED, Place, open_place
 from gdsckpt.remote.receiving import Received, plan_receive, receive
-from gdsckpt.remote.uploader import shifted
+from gdsckpt.remote.shards import move_shards
 from gdsckpt.report import FetchReport
 from gdsckpt.staging import directory, files
 
@@ -149,7 +147,13 @@ class Fetcher:
                 manifest = self._place.manifest
                 try:
                     with _without_leftovers(target, manifest):
-                        received = self._fetch_shards(target, manifest, progress)
+                        received = move_shards(
+                            manifest,
+                            functools.partial(self._fetch_shard, target),
+                            store=self._place.store,
+                            config=self._config,
+                            progress=progress,
+                        )
                         directory.commit(target, self._place.raw_manifest, self._config)
                     break
                 except REMOVED:
@@ -158,30 +162,6 @@ class Fetcher:
                         raise
                     self._place = newer
             directory.remove_other_shards(target, manifest)
-        return received
-
-    def _fetch_shards(
-        self, target: Path, manifest: Manifest, progress: Progress | None
-    ) -> list[Received]:
-        """Fetch small shards many at a time; large ones one by one, each by many requests."""
-        total = sum(entry.nbytes for entry in manifest.shards)
-        limit = self._config.upload_part_bytes
-        small = [entry for entry in manifest.shards if entry.nbytes <= limit]
-        large = [entry for entry in manifest.shards if entry.nbytes > limit]
-        received: list[Received] = []
-        work = Work(total, self._place.store.interrupt, is_alone=True)
-
-        def fetch_small(entry: ShardEntry) -> None:
-            received.append(self._fetch_shard(target, entry, None))
-            work.advance(entry.nbytes)
-
-        with Crew(self._config.upload_concurrency) as crew:
-            jobs = [functools.partial(fetch_small, entry) for entry in small]
-            base.wait(crew.start(jobs, work), progress)
-        done = sum(entry.nbytes for entry in small)
-        for entry in large:
-            received.append(self._fetch_shard(target, entry, shifted(progress, done, total)))
-            done += entry.nbytes
         return received
 
     def _fetch_shard(self, target: Path, entry: ShardEntry, progress: Progress | None) -> Received:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from gdsckpt import native
 from gdsckpt.config import Config
-from gdsckpt.engine import base
 from gdsckpt.engine.base import Progress
 from gdsckpt.errors import (
     AccessDeniedError,
@@ -26,8 +25,9 @@ from gdsckpt.errors import (
 from gdsckpt.format import manifest as manifest_format
 from gdsckpt.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from gdsckpt.remote import opening
-from gdsckpt.remote.crew import Crew, Work
+from gdsckpt.remote.crew import Crew
 from gdsckpt.remote.sending import Sender, Sent, plan_upload
+from gdsckpt.remote.shards import move_shards
 from gdsckpt.remote.source import SourceFile, crcs_of, open_source, source_of
 from gdsckpt.report import UploadReport
 from gdsckpt.staging import directory, files
@@ -194,7 +194,14 @@ class Uploader:
         while True:
             with directory.being_read(path) as raw:
                 manifest = directory.decode_manifest(path, raw)
-                send = functools.partial(self._upload_shards, path, manifest, progress)
+                send = functools.partial(
+                    move_shards,
+                    manifest,
+                    functools.partial(self._upload_shard, path),
+                    store=self._store,
+                    config=self._config,
+                    progress=progress,
+                )
                 try:
                     return self.commit(raw, manifest, send)
                 except CheckpointNotFoundError:
@@ -202,30 +209,6 @@ class Uploader:
                     if raw == tried:
                         raise
                     tried = raw
-
-    def _upload_shards(
-        self, path: str, manifest: Manifest, progress: Progress | None
-    ) -> list[Sent]:
-        """Send small shards many at a time, each by one request; large ones one by one."""
-        total = sum(entry.nbytes for entry in manifest.shards)
-        limit = self._config.upload_part_bytes
-        small = [entry for entry in manifest.shards if entry.nbytes <= limit]
-        large = [entry for entry in manifest.shards if entry.nbytes > limit]
-        sent: list[Sent] = []
-        work = Work(total, self._store.interrupt, is_alone=True)
-
-        def send_small(entry: ShardEntry) -> None:
-            sent.append(self._upload_shard(path, entry, None))
-            work.advance(entry.nbytes)
-
-        with Crew(self._config.upload_concurrency) as crew:
-            jobs = [functools.partial(send_small, entry) for entry in small]
-            base.wait(crew.start(jobs, work), progress)
-        done = sum(entry.nbytes for entry in small)
-        for entry in large:
-            sent.append(self._upload_shard(path, entry, shifted(progress, done, total)))
-            done += entry.nbytes
-        return sent
 
     def _upload_shard(self, path: str, entry: ShardEntry, progress: Progress | None) -> Sent:
         with directory.open_listed_shard(path, entry, direct_io="off") as shard:
@@ -298,17 +281,3 @@ class Uploader:
                     self._store.delete(self.key_of(entry.name))
         except GdsckptError as error:
             logger.warning("shards of the checkpoint that was replaced stay: %s", error)
-
-
-def shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """Give what tells ``progress`` about one of several files.
-
-    Args:
-        progress: To be told.
-        before: Bytes of the files before it.
-        total: Bytes of all.
-    """
-    if progress is None:
-        return None
-    tell = progress  # for mypy: it stays what it is
-    return lambda done, _total: tell(before + done, total)

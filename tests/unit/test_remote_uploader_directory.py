@@ -161,3 +161,21 @@ def test_upload_of_many_ranks_sends_large_shards_in_parts(tmp_path, bucket):
     gdsckpt.fetch(bucket.url("step"), tmp_path / "back", config=SMALL_PARTS)
     for path in directory.iterdir():
         assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_progress_of_many_ranks_only_grows(tmp_path, bucket):
+    checkpoint = many_ranks(tmp_path / "step", [10, 2_000_000, 1_500_000])
+    total = sum(path.stat().st_size for path in checkpoint.glob("*.pt"))
+    sent, received = [], []
+    gdsckpt.upload(
+        checkpoint, bucket.url("m"), config=SMALL_PARTS, progress=lambda *both: sent.append(both)
+    )
+    gdsckpt.fetch(
+        bucket.url("m"),
+        tmp_path / "fetched",
+        config=SMALL_PARTS,
+        progress=lambda *both: received.append(both),
+    )
+    for seen in (sent, received):
+        assert seen == sorted(seen)
+        assert seen[-1] == (total, total)
