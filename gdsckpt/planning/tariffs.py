@@ -1,4 +1,4 @@
-"""What a price file says: kinds of storage, GPUs and transfers, each number with date and source."""
+"""What a price file says of storage, GPUs and transfers, each number with date and source."""
 
 from __future__ import annotations
 
