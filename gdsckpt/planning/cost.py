@@ -12,6 +12,19 @@ from gdsckpt.planning.capacity import Flow, flows
 from gdsckpt.planning.prices import Prices
 from gdsckpt.planning.tariffs import MONTH_S, Quote, StoragePrice, TransferPrice, usd_of
 
+__all__ = [
+    "Architecture",
+    "Cost",
+    "CostLine",
+    "FileSystem",
+    "GpuIdle",
+    "LocalDrives",
+    "Workload",
+    "cost",
+    "file_system_bytes",
+    "gpu_idle",
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostLine:
@@ -218,7 +231,7 @@ class _Bill:
         self.add(
             f"{price.name} capacity",
             price.usd_per_byte_second * kept,
-            f"{kept / 1e12 / MONTH_S:.4g} TB-months charged, at most {peak / 1e12:.4g} TB at a time",
+            f"{kept / 1e12 / MONTH_S:.4g} TB-months charged, at most {peak / 1e12:.4g} TB at once",
         )
 
     def _add_uploads(self, price: StoragePrice, number: float) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from gdsckpt.errors import ConfigError
 from gdsckpt.planning.architecture import Architecture, FileSystem, LocalDrives, Workload
 from gdsckpt.planning.band import Band
 from gdsckpt.planning.capacity import Stage
-from gdsckpt.planning.cost import Cost, cost
+from gdsckpt.planning.cost import Cost, cost, file_system_bytes
 from gdsckpt.planning.prices import Prices
 
 RULE_PER_HOUR = 4.0
@@ -32,8 +34,10 @@ class Crossover:
         second: Name of the other.
         per_hour: Saves an hour at which both cost the same with the likely prices, ascending;
             empty where one is cheaper at all frequencies that were looked at.
-        per_hour_band: Where the first of them may lie within the bands of the prices; None where
-            it may not exist.
+        per_hour_band: Where the first of them lies within the bands of prices and stalls; None
+            where it does not exist with the likely ones.
+        is_certain: Whether, within the bands, there is always a crossover or never one.
+        counts_idle: Whether GPUs that stand still are in the comparison, or storage alone.
         cheaper_below: Name of the one that is cheaper at the lowest frequency.
         cheaper_above: Name of the one that is cheaper at the highest frequency.
         rule_holds: Whether a crossover lies within a factor of two of ``RULE_PER_HOUR``.
@@ -44,6 +48,8 @@ class Crossover:
     second: str
     per_hour: tuple[float, ...]
     per_hour_band: Band | None
+    is_certain: bool
+    counts_idle: bool
     cheaper_below: str
     cheaper_above: str
     rule_holds: bool
@@ -120,36 +126,45 @@ def cost_over_frequency(
 
 
 def crossover(
-    workload: Workload, first: Architecture, second: Architecture, prices: Prices
+    workload: Workload,
+    first: Architecture,
+    second: Architecture,
+    prices: Prices,
+    *,
+    counts_idle: bool = True,
 ) -> Crossover:
     """Find the frequencies at which two architectures cost the same.
 
     Looks from one save in 20 hours to one in 30 seconds: signs of the difference at 61
-    frequencies, then bisection. Retention, stall of a local save and prices stay as they are.
+    frequencies, then bisection. Retention and the stall of a local save stay as they are. For the
+    band, one architecture has its low values and the other its high ones, and the reverse; the
+    price of a GPU-hour is the same for both.
+
+    Args:
+        workload: Its own interval is not used.
+        first: The one.
+        second: The other.
+        prices: What they cost.
+        counts_idle: Whether to count GPUs that stand still, or storage alone.
 
     Raises:
-        ConfigError: Both are the same.
+        ConfigError: Both are the same, or a price is missing.
     """
     if first == second:
         raise ConfigError(f"{first.name} is compared with itself.", field="architecture")
-
-    def difference(per_hour: float, first_end: str, second_end: str) -> float:
-        at = _at(workload, per_hour)
-        bills = cost(at, first, prices).total_usd, cost(at, second, prices).total_usd
-        return float(getattr(bills[0], first_end) - getattr(bills[1], second_end))
-
-    found = _roots(difference, "mid", "mid")
-    ends = [
-        roots[0]
-        for roots in (_roots(difference, "low", "high"), _roots(difference, "high", "low"))
-        if roots
+    pair = _Pair(workload, first, second, prices)
+    found = pair.roots("mid", "mid", "mid", counts_idle=counts_idle)
+    corners = [
+        pair.roots(first_end, second_end, gpu_end, counts_idle=counts_idle)
+        for first_end, second_end in (("low", "high"), ("mid", "mid"), ("high", "low"))
+        for gpu_end in (("low", "mid", "high") if counts_idle else ("mid",))
     ]
-    band = None
-    if found and len(ends) == 2:
-        band = Band(min(*ends, found[0]), found[0], max(*ends, found[0]))
+    firsts = [roots[0] for roots in (*corners, found) if roots]
     below, above = (
-        first.name if difference(per_hour, "mid", "mid") <= 0 else second.name
-        for per_hour in (LOWEST_PER_HOUR, HIGHEST_PER_HOUR)
+        first.name
+        if pair.difference(each, "mid", "mid", "mid" if counts_idle else None) <= 0
+        else second.name
+        for each in (LOWEST_PER_HOUR, HIGHEST_PER_HOUR)
     )
     holds = any(
         RULE_PER_HOUR / _RULE_FACTOR <= each <= RULE_PER_HOUR * _RULE_FACTOR for each in found
@@ -158,12 +173,103 @@ def crossover(
         first=first.name,
         second=second.name,
         per_hour=tuple(found),
-        per_hour_band=band,
+        per_hour_band=Band(min(firsts), found[0], max(firsts)) if found else None,
+        is_certain=all(corners) if found else not any(corners),
+        counts_idle=counts_idle,
         cheaper_below=below,
         cheaper_above=above,
         rule_holds=holds,
         statement=_statement(found, below, above, holds=holds),
     )
+
+
+def rule_cases(
+    workload: Workload, first: Architecture, second: Architecture, prices: Prices
+) -> tuple[tuple[str, Crossover], ...]:
+    """Show when the rule of thumb holds: the crossover under different assumptions.
+
+    Args:
+        workload: What is saved; its interval gives the size of the file system that is there.
+        first: The one with the parallel file system.
+        second: The other.
+        prices: What they cost.
+
+    Returns:
+        Pairs of what is assumed and what follows.
+
+    Raises:
+        ConfigError: ``first`` has no file system.
+    """
+    if first.file_system is None:
+        raise ConfigError(f"{first.name} has no file system.", field="architecture")
+    price = prices.storage_named(first.file_system.storage)
+    capacity = file_system_bytes(workload, first.file_system, price)
+    there = dataclasses.replace(first.file_system, provisioned_bytes=capacity)
+    fixed = dataclasses.replace(first, file_system=there)
+    fits = "the file system grows with the frequency"
+    stays = f"the file system has the {capacity / 1e12:.3g} TB for now"
+    cases = []
+    for architecture, size in ((first, fits), (fixed, stays)):
+        for counts_idle, what in ((True, "with GPUs that stand still"), (False, "storage alone")):
+            found = crossover(workload, architecture, second, prices, counts_idle=counts_idle)
+            cases.append((f"{what}; {size}", found))
+    return tuple(cases)
+
+
+class _Pair:
+    """Two architectures at any frequency; each bill is computed once."""
+
+    def __init__(
+        self, workload: Workload, first: Architecture, second: Architecture, prices: Prices
+    ) -> None:
+        gpu = prices.gpu_named(workload.gpu)
+        self._gpu_hour_usd = gpu.usd_per_gpu_hour.usd
+
+        @functools.cache
+        def bills(per_hour: float) -> tuple[Cost, Cost]:
+            at = _at(workload, per_hour)
+            return cost(at, first, prices), cost(at, second, prices)
+
+        self._bills = bills
+
+    def difference(
+        self, per_hour: float, first_end: str, second_end: str, gpu_end: str | None
+    ) -> float:
+        """Give first minus second in USD; ``gpu_end`` None leaves standstill out."""
+        total = 0.0
+        ends = (first_end, second_end)
+        for bill, end, sign in zip(self._bills(per_hour), ends, (1, -1), strict=True):
+            usd = float(getattr(bill.storage_usd, end))
+            if gpu_end is not None:
+                price = getattr(self._gpu_hour_usd, gpu_end)
+                usd += float(getattr(bill.idle.gpu_hours, end) * price)
+            total += sign * usd
+        return total
+
+    def roots(
+        self, first_end: str, second_end: str, gpu_end: str, *, counts_idle: bool
+    ) -> list[float]:
+        """Give the frequencies where the difference changes its sign, ascending."""
+        gpu = gpu_end if counts_idle else None
+
+        def is_first_cheaper(per_hour: float) -> bool:
+            return self.difference(per_hour, first_end, second_end, gpu) <= 0
+
+        grid = _frequencies(61)
+        found = []
+        for low, high in itertools.pairwise(grid):
+            at_low = is_first_cheaper(low)
+            if at_low == is_first_cheaper(high):
+                continue
+            left, right = low, high
+            for _ in range(24):  # the ratio of neighbours, 1.14, to 1e-8
+                middle = math.sqrt(left * right)
+                if is_first_cheaper(middle) == at_low:
+                    left = middle
+                else:
+                    right = middle
+            found.append(math.sqrt(left * right))
+        return found
 
 
 def _statement(found: list[float], below: str, above: str, *, holds: bool) -> str:
@@ -175,23 +281,6 @@ def _statement(found: list[float], below: str, above: str, *, holds: bool) -> st
         )
     at = ", ".join(f"{each:.3g}" for each in found)
     return f"{below} is cheaper below {at} saves an hour, {above} above: {rule} here."
-
-
-def _roots(difference: Any, first_end: str, second_end: str) -> list[float]:
-    points = [(each, difference(each, first_end, second_end)) for each in _frequencies(61)]
-    found = []
-    for (low, at_low), (high, at_high) in zip(points, points[1:], strict=False):
-        if (at_low <= 0) == (at_high <= 0):
-            continue
-        left, right = low, high
-        for _ in range(50):
-            middle = math.sqrt(left * right)
-            if (difference(middle, first_end, second_end) <= 0) == (at_low <= 0):
-                left = middle
-            else:
-                right = middle
-        found.append(math.sqrt(left * right))
-    return found
 
 
 def _frequencies(number: int) -> list[float]:
