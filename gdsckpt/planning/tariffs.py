@@ -9,7 +9,8 @@ from gdsckpt.planning.band import Band
 
 KINDS = ("object", "file_system", "block", "on_premises")
 MONTH_S = 30 * 86400.0
-"""Seconds of a month of storage: 30 days, as in the worked examples of the S3 FAQ."""
+"""Seconds of a month of storage: 30 days. AWS charges by the hours of the calendar month, 672 to
+744, so that a bill differs from this by up to 7 %."""
 
 YEAR_MONTHS = 365 * 86400.0 / MONTH_S
 MB, TIB, TB = 10**6, 2**40, 10**12
