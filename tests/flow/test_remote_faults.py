@@ -199,24 +199,30 @@ def test_fetch_of_a_damaged_object_names_the_place(s3_environment, saved, url, t
     assert report.damaged[0].tensors == ("model.weight",)
 
 
-def test_object_replaced_in_mid_download_fails(proxy, harmed, saved, url, tmp_path):
+@pytest.fixture
+def patient(harmed):
+    """Settings for requests that wait for a whole save, on a machine that may be busy."""
+    return {**harmed, "store_timeout_s": 60}
+
+
+def test_object_replaced_in_mid_download_fails(proxy, patient, saved, url, tmp_path):
     gdsckpt.upload(saved, url, config=S3_SETTINGS)
 
     def replace(exchange):
         other = {**large_state(), "step": 8}
-        gdsckpt.save(other, url, config={**SMALL_CHUNKS, **S3_SETTINGS})
+        gdsckpt.save(other, url, config={**S3_SETTINGS, **SMALL_CHUNKS, "store_timeout_s": 60})
         exchange.forward()
 
     proxy.harm("GetObject", replace, skip=2)
     with pytest.raises(StoreError, match="was replaced while it was read"):
-        gdsckpt.fetch(url, tmp_path / "b.pt", config=harmed)
+        gdsckpt.fetch(url, tmp_path / "b.pt", config=patient)
     assert list(tmp_path.iterdir()) == []
-    gdsckpt.fetch(url, tmp_path / "b.pt", config=harmed)
+    gdsckpt.fetch(url, tmp_path / "b.pt", config=patient)
     assert gdsckpt.load(tmp_path / "b.pt")["step"] == 8
 
 
 @pytest.mark.parametrize("how", ["load", "fetch", "verify"])
-def test_checkpoint_replaced_in_mid_download_is_read_anew(proxy, harmed, url, tmp_path, how):
+def test_checkpoint_replaced_in_mid_download_is_read_anew(proxy, patient, url, tmp_path, how):
     gdsckpt.save_checkpoint({"w": torch.zeros(3_000_000)}, url, step=1)
     new = {"w": torch.ones(3_000_000)}
 
@@ -227,11 +233,11 @@ def test_checkpoint_replaced_in_mid_download_is_read_anew(proxy, harmed, url, tm
     # The manifest, two ends of the shard, and then its bytes.
     proxy.harm("GetObject", replace, skip=3)
     if how == "load":
-        assert_same(new, gdsckpt.load(url, config=harmed))
+        assert_same(new, gdsckpt.load(url, config=patient))
     elif how == "verify":
-        assert gdsckpt.verify(url, config=harmed).ok
+        assert gdsckpt.verify(url, config=patient).ok
     else:
-        gdsckpt.fetch(url, tmp_path / "step", config=harmed)
+        gdsckpt.fetch(url, tmp_path / "step", config=patient)
         assert_same(new, gdsckpt.load(tmp_path / "step"))
         assert len(list((tmp_path / "step").iterdir())) == 2
 
