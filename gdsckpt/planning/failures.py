@@ -71,7 +71,9 @@ class FailureSource:
             causes.
         mtbf_node_s: The same for a node.
         mtbf_job_s: The same for the job as it is, measured; not scaled.
-        node_loss_share: Share of the interruptions, 0 to 1, after which a node is replaced.
+        node_loss_share: Share of the interruptions, 0 to 1, after which a node is replaced. The
+            default is an estimate: most of those of Llama 3 were blamed on hardware, but a reset
+            often helps.
         preemption_mtbf_node_s: Mean seconds until one spot node is taken back; None for none.
 
     Raises:
@@ -146,11 +148,11 @@ LLAMA3_MTBF_GPU_S = 54 * DAY_S * 16384 / 419
 and 50,700 h for a GPU (Llama 3 405B; "The Llama 3 Herd of Models", arXiv 2407.21783, table 5)."""
 
 RSC1_MTBF_NODE_S = 1000 / 6.50 * DAY_S
-"""Seconds per node of 8 A100 and failure: 6.50 in 1,000 node-days on one cluster (from memory of
-"Revisiting Reliability in Large-Scale Machine Learning Research Clusters", arXiv 2410.21680)."""
+"""Seconds per node of 8 A100 and failure: 6.50 in 1,000 node-days on the cluster RSC-1
+("Revisiting Reliability in Large-Scale Machine Learning Research Clusters", arXiv 2410.21680)."""
 
 RSC2_MTBF_NODE_S = 1000 / 2.34 * DAY_S
-"""The same for the paper's second cluster: 2.34 failures in 1,000 node-days (from memory)."""
+"""The same for the cluster RSC-2 of that paper: 2.34 failures in 1,000 node-days."""
 
 TYPICAL_MTBF_GPU_S = Band(LLAMA3_MTBF_GPU_S / 2, LLAMA3_MTBF_GPU_S, RSC2_MTBF_NODE_S * 8)
 """What to assume without measurements: half of the Llama 3 figure (new hardware, the first weeks),

@@ -1,8 +1,11 @@
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gdsckpt import planning
 from gdsckpt.errors import ConfigError
 from gdsckpt.planning import simulate_kernel as kernel
 from gdsckpt.planning.cadence import SaveCosts, Schedule, goodput
@@ -194,3 +197,12 @@ def test_settings_out_of_bounds_name_their_field(field):
     with pytest.raises(ConfigError) as caught:
         SimulationSettings(**{field: -1})
     assert caught.value.field == field
+
+
+def test_simulate_without_numba_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.delitem(sys.modules, "gdsckpt.planning.simulate_kernel")
+    monkeypatch.delattr(planning, "simulate_kernel")
+    with pytest.raises(ConfigError, match=r"gdsckpt\[plan\]") as caught:
+        simulate(NEVER, SaveCosts(stall_s=1, commit_s=1), Schedule(interval_s=60))
+    assert caught.value.field == "simulate"
