@@ -26,6 +26,7 @@ COMMANDS = {
     "diff": "which tensors changed from one checkpoint to another, and by how much",
     "prune": "delete steps of a root that the rules given do not keep",
     "probe": "what this host and a directory's file system can do",
+    "plan": "how big, how often, which storage, at what price, before and during a run",
     "demo": "train, save, resume in a new process, and compare to the last bit",
     "bench": "measure save and load on this machine (needs the repository)",
 }

@@ -269,20 +269,26 @@ def _on_interval(facts: Facts) -> Iterator[Advice]:
     if best.low <= interval_s <= best.high:
         return
     other = dataclasses.replace(facts.schedule, interval_s=best.mid)
-    now = cadence.goodput(facts.rates.likely, facts.costs.likely, facts.schedule).useful_share
-    then = cadence.goodput(facts.rates.likely, facts.costs.likely, other).useful_share
-    if then - now < _WORTHWHILE_SHARE:
+    now = cadence.goodput_band(facts.rates, facts.costs, facts.schedule)
+    then = cadence.goodput_band(facts.rates, facts.costs, other)
+    if then.mid - now.mid < _WORTHWHILE_SHARE:
         return
     why = (
         "more work is lost at a failure than saves would cost"
         if interval_s > best.high
         else "saves cost more than the failures that they guard against"
     )
+    risk = (
+        f" If all inputs turn out badly it gives {percent(then.low)}, and this one "
+        f"{percent(now.low)}: measure before you go so far."
+        if then.low < now.low - _WORTHWHILE_SHARE
+        else ""
+    )
     yield Advice(
         NOTE,
         "interval",
-        f"the interval of {format_duration(interval_s)} gives a goodput of {percent(now)}, one of "
-        f"{best.format(format_duration)} would give {percent(then)}: {why}.",
+        f"the interval of {format_duration(interval_s)} gives a goodput of {percent(now.mid)}, "
+        f"one of {best.format(format_duration)} would give {percent(then.mid)}: {why}.{risk}",
     )
 
 

@@ -46,6 +46,7 @@ class Kind:
         format: Writes a value for people.
         minimum: Smallest value that makes sense, unless the input says otherwise.
         maximum: Largest.
+        metavar: What stands for a value in the help.
         suffix: What attributes of this kind end with, which the names of inputs leave out.
     """
 
@@ -54,17 +55,19 @@ class Kind:
     format: Callable[[Any], str]
     minimum: float
     maximum: float
+    metavar: str
     suffix: str = ""
 
 
-COUNT = Kind("a count", lambda v, f: units.parse_count(v, field=f), "{:,}".format, 1, 10**16)
-BYTES = Kind("bytes", _bytes, lambda v: units.format_bytes(round(v)), 1, 10.0**21, suffix="_bytes")
+COUNT = Kind("a count", lambda v, f: units.parse_count(v, field=f), "{:,}".format, 1, 10**16, "N")
+BYTES = Kind("bytes", _bytes, units.format_bytes, 1, 10.0**21, "BYTES", suffix="_bytes")
 RATE = Kind(
     "bytes per second",
     lambda v, f: units.parse_rate(v, field=f),
     units.format_rate,
     1,
     1e18,
+    "RATE",
     suffix="_bytes_per_s",
 )
 DURATION = Kind(
@@ -73,16 +76,23 @@ DURATION = Kind(
     units.format_duration,
     1e-3,
     1000 * YEAR_S,
+    "TIME",
     suffix="_s",
 )
 USD = Kind(
-    "US dollars", lambda v, f: units.parse_usd(v, field=f), units.format_usd, 0, 1e9, suffix="_usd"
+    "US dollars", lambda v, f: units.parse_usd(v, field=f), units.format_usd, 0, 1e9, "USD", "_usd"
 )
 SHARE = Kind(
-    "a share", lambda v, f: units.parse_share(v, field=f), units.format_share, 0, 1, "_share"
+    "a share",
+    lambda v, f: units.parse_share(v, field=f),
+    units.format_share,
+    0,
+    1,
+    "SHARE",
+    "_share",
 )
-TEXT = Kind("text", lambda v, f: _text(v, f), str, -math.inf, math.inf)
-BOOL = Kind("yes or no", _bool, lambda v: "yes" if v else "no", -math.inf, math.inf)
+TEXT = Kind("text", lambda v, f: _text(v, f), str, -math.inf, math.inf, "TEXT")
+BOOL = Kind("yes or no", _bool, lambda v: "yes" if v else "no", -math.inf, math.inf, "yes|no")
 
 
 def _text(value: Any, field: str) -> str:

@@ -115,11 +115,15 @@ class Measured:
         }
 
 
-def read(directory: str | os.PathLike[str]) -> Measured:
+def read(directory: str | os.PathLike[str], *, newest: int | None = None) -> Measured:
     """Read the manifests and the log of reports of a root, or of one checkpoint directory.
 
     Lines that are torn or of another kind, and manifests that cannot be trusted, are counted and
     left out.
+
+    Args:
+        directory: The root or the directory.
+        newest: Of the reports only so many saves and uploads count, at least 2; None for all.
 
     Raises:
         CheckpointNotFoundError: There is neither a manifest nor a report.
@@ -128,6 +132,8 @@ def read(directory: str | os.PathLike[str]) -> Measured:
     root = Path(directory)
     found, num_bad = _manifests(root)
     saves, uploads, num_torn = parse_log(_log(root))
+    if newest is not None:
+        saves, uploads = saves[-newest:], uploads[-newest:]
     if not found and not saves and not uploads:
         raise CheckpointNotFoundError(
             f"no manifest of a checkpoint and no report of a save in {root}. "

@@ -169,8 +169,8 @@ class CostInputs:
     """What is paid for, and for how long."""
 
     run_s: float = given(DURATION, "length of the run", 30 * 86400.0, maximum=10 * 365 * 86400.0)
-    gpu_hour_usd: Band = given(
-        USD, "price of one hour of ONE GPU", Band(2.0, 3.0, 6.0), is_band=True
+    gpu_hour_usd: Band | None = given(
+        USD, "price of one hour of ONE GPU; not given: that of the price file", is_band=True
     )
     prices: str | None = given(TEXT, "file of prices; not given: those of the package")
     keep_uploads: int | None = given(
@@ -184,11 +184,14 @@ class CostInputs:
         BYTES, "part of a multipart upload", 128 << 20, minimum=5 << 20, maximum=5 << 30
     )
     prefixes: int = given(COUNT, "prefixes that the keys are spread over", 1, maximum=10**6)
-    remote_share: float = given(
-        SHARE, "share of the uploaded bytes that leaves the zone of the GPUs", 0.0
+    cross_zone_share: float = given(SHARE, "share of what is written to another zone", 0.0)
+    nat_share: float = given(SHARE, "share of the store's traffic through a NAT gateway", 0.0)
+    egress_share: float = given(SHARE, "share of what is read back that leaves the region", 0.0)
+    file_system: str = given(
+        TEXT, "parallel file system to compare with, as in the price file", "fsx-lustre-1000"
     )
-    express_keep_s: float = given(
-        DURATION, "how long a checkpoint stays in the fast class", 86400.0, maximum=3650 * 86400.0
+    archive: str = given(
+        TEXT, "storage of what is kept for good, as in the price file", "s3-standard"
     )
 
 
