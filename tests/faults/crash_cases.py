@@ -94,11 +94,15 @@ class Case:
     checker: Checker | None = None
 
     def run(self, rules="", *, code=RUN, **options):
-        """Run the script from where the root is, to its end or a kill; or other code."""
+        """Run the script from where the root is, to its end or a kill; or other code.
+
+        With a store in files, only the calls on that count: uploads go on beside the rest.
+        """
+        has_files = (self.store or "").startswith("file:")
         return self.crashes.faults.run(
             code,
             rules,
-            self.where,
+            self.where / "store" if has_files else self.where,
             script=self.script,
             root=self.where / "root",
             events=self.events,

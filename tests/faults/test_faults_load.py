@@ -90,3 +90,24 @@ def test_load_of_a_file_that_ends_early_raises_short_transfer(faults, saved, how
         assert (fields["op"], fields["path"]) == ("pread", str(saved))
         assert fields["actual_bytes"] < fields["expected_bytes"]
         assert outcome.fds_after == outcome.fds_before
+
+
+def test_load_with_hardly_any_descriptors_works_or_raises_what_says_so(faults, tmp_path):
+    code = """
+import errno, resource
+path = Path(path)
+gdsckpt.save(value(3), path)
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+result["outcomes"] = []
+for spare in range(12):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num_fds() + spare, most))
+    try:
+        result["outcomes"].append(which(gdsckpt.load(path)))
+    except gdsckpt.errors.StorageError as error:
+        assert error.errno == errno.EMFILE, error
+        result["outcomes"].append("refused")
+"""
+    outcome = faults.run(code, path=str(tmp_path / "a.pt"))
+    assert outcome.error is None, outcome.error["trace"]
+    assert outcome.result["outcomes"][0] == "refused"
+    assert outcome.result["outcomes"][-1] == 3
