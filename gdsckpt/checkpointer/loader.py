@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import warnings
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from gdsckpt.errors import (
     ObjectNotFoundError,
     ShortTransferError,
     StorageError,
+    UnpickleError,
     UnsafePickleError,
     UnsupportedVersionError,
 )
@@ -24,17 +26,26 @@ from gdsckpt.staging import quarantine
 
 logger = logging.getLogger(__name__)
 
-_UNUSABLE = (
-    FormatError,
-    ShortTransferError,
-    StorageError,
-    CheckpointNotFoundError,
-    ObjectNotFoundError,
-)
-"""What a damaged or vanished copy raises. A store that cannot be reached is no damage."""
+_GONE = (CheckpointNotFoundError, ObjectNotFoundError)
 
-_NOT_DAMAGE = (UnsafePickleError, UnsupportedVersionError)
-"""Would be the same with every other copy."""
+_SAME_EVERYWHERE = (UnpickleError, UnsafePickleError, UnsupportedVersionError)
+"""No damage: every other copy would give it too."""
+
+_DAMAGE = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA, errno.EREMOTEIO})
+"""What drives and file systems answer for bytes that they have lost.
+
+Others, such as too many open files, say nothing of the copy: to go on from an older step for them
+would throw training away.
+"""
+
+
+def is_damage(error: GdsckptError) -> bool:
+    """Tell whether an error of a load says that this copy is not what was saved."""
+    if isinstance(error, _SAME_EVERYWHERE):
+        return False
+    if isinstance(error, (FormatError, ShortTransferError)):
+        return True
+    return isinstance(error, StorageError) and error.errno in _DAMAGE
 
 
 def load_newest(
@@ -60,9 +71,9 @@ def load_newest(
         for place in copy.places:
             try:
                 found = read(place)
-            except _NOT_DAMAGE:
-                raise
-            except _UNUSABLE as error:
+            except GdsckptError as error:
+                if not isinstance(error, _GONE) and not is_damage(error):
+                    raise
                 failures.append((place, error))
                 continue
             _report(failures, place, root)
@@ -81,7 +92,7 @@ def _report(failures: list[tuple[str, GdsckptError]], taken: str, root: Path) ->
     """Warn of the copies that could not be used, and set those of the root aside."""
     for place, error in failures:
         text = f"{place} cannot be used: {error} Loaded {taken} in its place."
-        if isinstance(error, (FormatError, ShortTransferError)) and Path(place).is_dir():
+        if is_damage(error) and Path(place).is_dir():
             try:
                 aside = quarantine.set_aside(root, Path(place), "damaged")
                 text += f" The damaged one was set aside as {aside}."

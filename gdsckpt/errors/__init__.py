@@ -17,6 +17,7 @@ from gdsckpt.errors.checkpoints import (
     StateMismatchError,
     TimeoutExpiredError,
     TornSnapshotError,
+    UnpickleError,
     UnsafePickleError,
     UnsupportedVersionError,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "StateMismatchError",
     "TimeoutExpiredError",
     "TornSnapshotError",
+    "UnpickleError",
     "UnsafePickleError",
     "UnsupportedVersionError",
     "CudaError",

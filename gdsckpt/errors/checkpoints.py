@@ -81,6 +81,13 @@ class UnsafePickleError(FormatError, pickle.UnpicklingError):
     """A checkpoint's pickle asks for something that ``weights_only=True`` does not allow."""
 
 
+class UnpickleError(FormatError, pickle.UnpicklingError):
+    """A checkpoint's pickle, whole as it is, cannot be rebuilt here: a class is missing, or fails.
+
+    No sign of damage: another copy has the same pickle.
+    """
+
+
 class CheckpointNotFoundError(GdsckptError, FileNotFoundError):
     """There is no complete checkpoint where one was asked for.
 

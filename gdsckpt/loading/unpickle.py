@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from gdsckpt import native
-from gdsckpt.errors import FormatError, GdsckptError, StorageError, UnsafePickleError
+from gdsckpt.errors import (
+    FormatError,
+    GdsckptError,
+    StorageError,
+    UnpickleError,
+    UnsafePickleError,
+    storage_error_from,
+)
 from gdsckpt.format import skeleton
 from gdsckpt.loading.restore import UserCallbackError
 from gdsckpt.staging.shard import Shard
@@ -94,7 +101,10 @@ def unpickle(shard: Shard, give: StorageGiver, *, weights_only: bool, verify: bo
         small,
     )
     name = f"gdsckpt-skeleton-{os.getpid()}-{next(_serial)}"
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    except OSError as error:
+        raise storage_error_from(error, op="memfd_create", path=shard.path) from error
     try:
         _write(fd, bones)
         handed = _Handed()
@@ -177,12 +187,18 @@ def torch_load(
                 offset=0,
             ) from error
         raise _broken(shard, error) from error
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(f"{shard.path} does not fit: {_first_line(error)}") from error
+    except OSError as error:
+        if error.errno is None:  # some class's own
+            raise _broken(shard, error) from error
+        raise storage_error_from(error, op="map", path=shard.path) from error
     except Exception as error:
         raise _broken(shard, error) from error
 
 
-def _broken(shard: Shard, error: Exception) -> FormatError:
-    return FormatError(
+def _broken(shard: Shard, error: Exception) -> UnpickleError:
+    return UnpickleError(
         f"{shard.path} cannot be unpickled: {type(error).__name__}: {_first_line(error)} "
         "If a class is missing, import or install it; if torch lacks a layout on "
         "that device, load to 'cpu'; else use another copy.",

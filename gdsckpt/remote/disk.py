@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 import threading
-from pathlib import Path
 
 from gdsckpt import native
-from gdsckpt.errors import StorageError, storage_error_from
+from gdsckpt.errors import storage_error_from
 from gdsckpt.staging import files
 
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP)
 
 _ALIGNMENT_MIN = 4096
 """No page may be written both ways: the page cache would put back what it read before."""
-
-
-def temporary_directory() -> Path:
-    """Give the directory for temporary files.
-
-    Raises:
-        StorageError: There is none that can be written.
-    """
-    try:
-        return Path(tempfile.gettempdir())
-    except OSError as error:
-        raise StorageError(
-            f"there is no directory for temporary files: {error.strerror}. Set TMPDIR to one that "
-            "can be written.",
-            op="open",
-            errno=error.errno,
-        ) from error
 
 
 class PieceWriter:

@@ -15,7 +15,6 @@ from gdsckpt.engine import base
 from gdsckpt.errors import FormatError, StorageError, storage_error_from
 from gdsckpt.remote.chunks import PIECE_BYTES, RECEIVES_MAX
 from gdsckpt.remote.crew import Crew, Work
-from gdsckpt.remote.disk import temporary_directory
 from gdsckpt.remote.objects import Buffers, RemoteObject
 from gdsckpt.staging import files
 
@@ -50,7 +49,7 @@ class OnDemandFile:
         self._lock = threading.Lock()
         self._begins: list[int] = []
         self._ends: list[int] = []
-        self._directory = temporary_directory()
+        self._directory = files.temporary_directory()
         try:
             self._file = tempfile.TemporaryFile(  # noqa: SIM115 - closed by close()
                 prefix=files.TEMPORARY_PREFIX, buffering=0, dir=self._directory

@@ -15,7 +15,6 @@ from gdsckpt.config import Config
 from gdsckpt.engine.base import Progress
 from gdsckpt.errors import storage_error_from
 from gdsckpt.format import manifest as manifest_format
-from gdsckpt.remote.disk import temporary_directory
 from gdsckpt.remote.source import SourceFile, crcs_of, source_of
 from gdsckpt.remote.uploader import open_uploader
 from gdsckpt.staging import directory, files, indexing, writer
@@ -89,7 +88,7 @@ def _written(
     It is read again at once, so it goes through the page cache, and nothing waits for the drive.
     """
     quick = dataclasses.replace(config, engine="pinned", direct_io="off", fsync=False)
-    target = temporary_directory() / f"gdsckpt-{secrets.token_hex(8)}.pt"
+    target = files.temporary_directory() / f"gdsckpt-{secrets.token_hex(8)}.pt"
     try:
         written = writer.write_file(target, content, quick, progress=_first_half(progress))
         fd = _open(target)

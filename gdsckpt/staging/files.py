@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,23 @@ def local_path(path: object) -> str:
 
 
 _BROKEN_URL = re.compile(r"(s3|file|memory):/[^/]")
+
+
+def temporary_directory() -> Path:
+    """Give the directory for temporary files.
+
+    Raises:
+        StorageError: There is none that can be written.
+    """
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise StorageError(
+            f"there is no directory for temporary files: {error.strerror}. Set TMPDIR to one that "
+            "can be written.",
+            op="open",
+            errno=error.errno,
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,17 +113,18 @@ _PLAIN_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
 def _spool(source: BinaryIO, path: str) -> int:
     """Copy a stream to an unnamed temporary file; gives a descriptor that the caller closes."""
+    where = files.temporary_directory()
     try:
-        copy = tempfile.TemporaryFile(prefix=files.TEMPORARY_PREFIX, buffering=0)  # noqa: SIM115
+        copy = tempfile.TemporaryFile(prefix=files.TEMPORARY_PREFIX, buffering=0, dir=where)  # noqa: SIM115
     except OSError as error:
-        raise storage_error_from(error, op="open", path=tempfile.gettempdir()) from error
+        raise storage_error_from(error, op="open", path=where) from error
     with copy:
         while piece := _next_piece(source, path):
             try:
                 files.append_all(copy.fileno(), piece)
             except OSError as error:
                 raise storage_error_from(
-                    error, op="write", path=tempfile.gettempdir(), nbytes=len(piece)
+                    error, op="write", path=where, nbytes=len(piece)
                 ) from error
         return os.dup(copy.fileno())
 

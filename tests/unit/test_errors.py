@@ -24,6 +24,7 @@ PARENTS = {
     "UnsupportedVersionError": {errors.FormatError},
     "ChecksumError": {errors.FormatError},
     "UnsafePickleError": {errors.FormatError, pickle.UnpicklingError},
+    "UnpickleError": {errors.FormatError, pickle.UnpicklingError},
     "CheckpointNotFoundError": {FileNotFoundError},
     "CheckpointExistsError": {FileExistsError},
     "StateMismatchError": {RuntimeError},
@@ -85,6 +86,7 @@ FIELDS = {
         "actual": 0,
     },
     "UnsafePickleError": {"path": "/nvme/a.pt", "offset": None},
+    "UnpickleError": {"path": "/nvme/a.pt", "offset": 0},
     "CheckpointNotFoundError": {"path": "/nvme/a.pt"},
     "CheckpointExistsError": {"path": "/nvme/a.pt"},
     "StateMismatchError": {
