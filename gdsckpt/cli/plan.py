@@ -27,7 +27,7 @@ from gdsckpt.planning.simulate import SimulationSettings
 from gdsckpt.planning.sizing import CheckpointSize
 from gdsckpt.units import parse_count, parse_duration
 
-RUNS = 1000
+RUNS, RUNS_MAX, SEED_MAX = 1000, 1_000_000, 2**31 - 1
 SUFFIXES = (".png", ".svg", ".html")
 
 _Flags = dict[str, dict[str, Any]]
@@ -220,6 +220,9 @@ def _sized(
 def _simulation(arguments: argparse.Namespace) -> SimulationSettings | None:
     runs = _count(arguments.simulate, "--simulate", RUNS)
     seed = _count(arguments.seed, "--seed", 1)
+    for flag, value, most in (("--simulate", runs, RUNS_MAX), ("--seed", seed, SEED_MAX)):
+        if value > most:
+            raise ConfigError(f"{flag} is {value}: give 0 to {most}.", field=flag)
     return SimulationSettings(num_runs=runs, seed=seed) if runs else None
 
 

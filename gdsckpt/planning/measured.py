@@ -70,7 +70,7 @@ class Measured:
         num_uploads: Uploads that the log reports.
         num_manifests: Checkpoints whose manifest was read.
         num_skipped: Lines and manifests that could not be used.
-        num_ranks: Ranks that wrote the newest checkpoint.
+        num_ranks: Ranks that wrote the newest checkpoint; 1 where reports but no manifest tell.
         mode: How most saves took the state: ``sync``, ``fence``, ``host`` or ``device``.
         checkpoint_bytes: Bytes of all shards of one checkpoint.
         rank_bytes: Bytes of the file of one rank.
@@ -285,7 +285,7 @@ def _summed_up(
         num_uploads=len(uploads),
         num_manifests=len(found),
         num_skipped=num_skipped,
-        num_ranks=found[-1].world_size if found else None,
+        num_ranks=found[-1].world_size if found else 1 if saves else None,
         mode=max(modes, key=modes.count, default=None),
         checkpoint_bytes=band_of(sizes or [each.nbytes for each in saves]),
         rank_bytes=band_of(each.nbytes for each in saves),

@@ -297,7 +297,8 @@ def _cadence(plan: Plan) -> Section:
             f"{run.num_uploads:.0f} uploads, {run.num_skipped:.0f} left out"
         )
     head = ("the time", "closed form", *(("simulated",) if run is not None else ()))
-    return Section("Cadence", head, tuple(rows), (1, 2), tuple(lines))
+    right = tuple(range(1, len(head)))
+    return Section("Cadence", head, tuple(rows), right, tuple(lines))
 
 
 def _cost(plan: Plan) -> Section:
