@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 
 class Lane:
@@ -58,5 +61,8 @@ class Lane:
                     self._changed.notify_all()
                     return
                 job = self._jobs.popleft()
-            job()
+            try:
+                job()
+            except BaseException:  # a fault of ours: those who wait must not wait for ever
+                logger.exception("a job of %s failed", self._name)
             del job  # it holds a state

@@ -344,6 +344,6 @@ def _recover(root: Path) -> tuple[quarantine.Finding, ...]:
     findings = tuple(quarantine.recover(root))
     for found in findings:
         logger.warning("%s", found)
-        if found.what == f"set aside as {roots.DAMAGED}":
+        if found.state in (roots.DAMAGED, roots.UNREADABLE):
             warnings.warn(str(found), DamagedCheckpointWarning, stacklevel=4)
     return findings

@@ -254,8 +254,14 @@ class Pipeline:
         # Those in flight first: one that is committed meanwhile is found by the scan. Of them the
         # last one counts alone, which may have gone back: what is after it will count no more.
         in_flight = [job.handle.step for job in self.saves.jobs]
-        newest = roots.newest(roots.scan(self._root))
-        highest = max(self._newest_in_store, -1 if newest is None else newest.step)
+        # What cannot be read now may be whole: it is not to be saved over by mistake.
+        there = [
+            entry.step
+            for entry in roots.scan(self._root)
+            if entry.state in (roots.COMPLETE, roots.UNREADABLE)
+        ]
+        highest = max(there, default=self._newest_in_store)
+        highest = max(highest, self._newest_in_store)
         highest = in_flight[-1] if in_flight else highest
         if order.step > highest:
             return
@@ -270,19 +276,17 @@ class Pipeline:
 
     def _run(self, job: SaveJob) -> None:
         """Do a save, in the thread of the lane."""
-        report: SaveReport | None = None
-        failure: BaseException | None = None
         try:
-            report = self.saver.save(job)
-            # Whatever is after it in the store counts no more; see gdsckpt.staging.root.
-            self._newest_in_store = -1
+            try:
+                report = self.saver.save(job)
+            finally:
+                job.release()
+                self.saves.written(job)
         except BaseException as error:  # noqa: BLE001 - it is the handle's to raise
-            failure = job.as_failure(error)
-        job.release()
-        self.saves.written(job)
-        if report is None:
-            job.handle.fail(failure or RuntimeError("the save gave no report"))
+            job.handle.fail(job.as_failure(error))
             return
+        # Whatever is after it in the store counts no more; see gdsckpt.staging.root.
+        self._newest_in_store = -1
         job.handle.reach_committed(report)
         if self.uploads is not None:
             self.uploads.start(Path(report.path), report.nbytes, job.handle)

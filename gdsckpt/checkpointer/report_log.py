@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import io
 import json
 import logging
 import os
@@ -39,10 +40,17 @@ def append(root: Path, kind: Literal["save", "upload"], report: SaveReport | Upl
     try:
         with _lock:
             _halve(path)
-            with path.open("ab", buffering=0) as file:
-                file.write(line.encode())
+            with path.open("ab+", buffering=0) as file:
+                begin = "" if _ends_a_line(file) else "\n"
+                file.write((begin + line).encode())
     except OSError as error:
         logger.debug("no line in the log of reports: %s", error)
+
+
+def _ends_a_line(file: io.FileIO) -> bool:
+    """Tell whether the next line can follow; half a line that a crash left is ended first."""
+    nbytes = os.fstat(file.fileno()).st_size
+    return not nbytes or os.pread(file.fileno(), 1, nbytes - 1) == b"\n"
 
 
 def _halve(path: Path) -> None:

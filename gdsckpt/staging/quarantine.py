@@ -32,11 +32,13 @@ class Finding:
         path: Where it is now, or was.
         what: What was done, such as ``removed``.
         why: Why.
+        state: Of a step: in which it was found; else empty.
     """
 
     path: Path
     what: str
     why: str
+    state: str = ""
 
     def __str__(self) -> str:
         """Give it as a line of a log."""
@@ -165,7 +167,7 @@ def recover(root: str | os.PathLike[str], *, fsync: bool = True) -> list[Finding
         elif entry.state in (TORN, DAMAGED):
             findings.extend(_guarded(entry.path, partial(_aside, root, entry, fsync=fsync)))
         elif entry.state != SUPERSEDED:
-            findings.append(Finding(entry.path, "skipped", entry.reason))
+            findings.append(Finding(entry.path, "skipped", entry.reason, entry.state))
     return findings + set_aside_superseded(root, scanned, fsync=fsync)
 
 
@@ -185,7 +187,7 @@ def _aside(root: str | os.PathLike[str], entry: StepEntry, *, fsync: bool) -> li
         if entry.state != SUPERSEDED and (now is None or now.state != entry.state):
             return []  # a save into it was completed since it was scanned
         moved = set_aside(root, entry.path, entry.state, fsync=fsync)
-    return [Finding(moved, f"set aside as {entry.state}", entry.reason)]
+    return [Finding(moved, f"set aside as {entry.state}", entry.reason, entry.state)]
 
 
 def _drop(root: str | os.PathLike[str], old: SetAside, *, fsync: bool) -> list[Finding]:

@@ -26,11 +26,21 @@ from gdsckpt.errors import (
     StorageError,
     TornSnapshotError,
 )
+from gdsckpt.format import manifest as manifest_format
 from gdsckpt.staging import quarantine
 from gdsckpt.staging import root as roots
 from gdsckpt.staging.directory import being_read
 
 ROOT = Path(__file__).parents[2]
+
+
+def later_version(raw):
+    """Give a manifest as a later gdsckpt might write it."""
+    document = json.loads(raw)
+    del document["crc32"]
+    document["manifest_version"] += 1
+    document["crc32"] = manifest_format._own_crc32(document)
+    return json.dumps(document).encode()
 
 
 @pytest.fixture
@@ -168,20 +178,28 @@ def test_several_failures_come_as_notes_of_the_first(checkpointer, root):
 
 
 def test_exception_in_the_training_is_not_hidden_by_a_failing_save(root):
-    with pytest.raises(ZeroDivisionError) as caught, Checkpointer(root) as checkpointer:
-        checkpointer.save(1, state(1))
-        (root / "step-00000002").write_text("in the way")
-        checkpointer.async_save(2, state(2))
-        raise ZeroDivisionError
+    def train():
+        with Checkpointer(root) as checkpointer:
+            checkpointer.save(1, state(1))
+            (root / "step-00000002").write_text("in the way")
+            checkpointer.async_save(2, state(2))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        train()
     assert any("mkdir" in note for note in caught.value.__notes__)
     with Checkpointer(root) as again:
         assert again.steps() == [1]
 
 
 def test_exception_in_the_training_lets_a_save_in_flight_end(root):
-    with pytest.raises(ZeroDivisionError), Checkpointer(root) as checkpointer:
-        checkpointer.async_save(2, state(2))
-        raise ZeroDivisionError
+    def train():
+        with Checkpointer(root) as checkpointer:
+            checkpointer.async_save(2, state(2))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
     with Checkpointer(root) as again:
         assert number_of(again.load()) == 2
 
@@ -337,6 +355,23 @@ def test_step_that_shows_its_damage_is_set_aside_at_the_start(root, harm):
         assert [str(each.path.name)[:21] for each in again.recovered] == ["damaged.step-00000002"]
         assert again.steps() == [1]
         assert number_of(again.load()) == 1
+
+
+def test_step_that_cannot_be_read_now_is_said_aloud_and_not_saved_over(root):
+    with Checkpointer(root) as checkpointer:
+        saved(checkpointer, 1, 2)
+    manifest = root / "step-00000002" / "manifest.json"
+    whole = manifest.read_bytes()
+    manifest.write_bytes(later_version(whole))
+    with pytest.warns(DamagedCheckpointWarning, match="step-00000002"):
+        again = Checkpointer(root)
+    with again:
+        assert number_of(again.load()) == 1
+        with pytest.raises(CheckpointExistsError):
+            again.save(2, state(3))
+    manifest.write_bytes(whole)
+    with Checkpointer(root) as again:
+        assert number_of(again.load()) == 2
 
 
 def test_torn_step_of_a_killed_save_is_set_aside_at_the_start(root):
@@ -621,13 +656,13 @@ class TestStore:
                 assert number_of(checkpointer.load()) == 2
 
     def test_failed_upload_leaves_the_step_committed_and_is_not_silent(self, root, store, tmp_path):
-        with pytest.raises(GdsckptError), Checkpointer(root, store=store) as checkpointer:
-            (tmp_path / "store").write_text("no directory")
-            handle = checkpointer.async_save(1, state(1))
-            assert handle.committed.result().step == 1
-            assert repr(handle) in (
-                "<SaveHandle step=1 committed>",
-                "<SaveHandle step=1 failed>",
-            )
+        checkpointer = Checkpointer(root, store=store)
+        (tmp_path / "store").write_text("no directory")
+        handle = checkpointer.async_save(1, state(1))
+        assert handle.committed.result().step == 1
+        with pytest.raises(GdsckptError):
+            checkpointer.close()
+        assert repr(handle) == "<SaveHandle step=1 failed>"
+        assert handle.report.step == 1
         with Checkpointer(root) as again:
             assert number_of(again.load()) == 1

@@ -32,6 +32,15 @@ def test_wait_without_jobs_returns():
     Lane("test-lane").wait()
 
 
+def test_job_that_fails_is_logged_and_keeps_nobody_waiting(caplog):
+    lane, ran = Lane("test-lane"), []
+    lane.submit(lambda: 1 / 0)
+    lane.submit(lambda: ran.append(1))
+    lane.wait()
+    assert ran == [1]
+    assert "a job of test-lane failed" in caplog.text
+
+
 def test_where_no_thread_can_start_the_caller_runs_the_job(monkeypatch):
     def refuse(self):
         raise RuntimeError("can't create new thread at interpreter shutdown")

@@ -35,6 +35,16 @@ def test_log_that_has_grown_too_large_keeps_its_newer_half(tmp_path, log, monkey
     assert 10 < sizes[0] < 39
 
 
+def test_half_a_line_that_a_crash_left_harms_no_other(tmp_path, log):
+    report_log.append(tmp_path, "upload", REPORT)
+    with log.open("a") as file:
+        file.write('{"kind": "sa')
+    report_log.append(tmp_path, "upload", REPORT)
+    lines = log.read_text().splitlines()
+    assert len(lines) == 3
+    assert json.loads(lines[0])["report"] == json.loads(lines[2])["report"]
+
+
 def test_append_where_there_is_no_room_for_it_is_silent(tmp_path):
     report_log.append(tmp_path / "gone", "upload", REPORT)
     assert not (tmp_path / "gone").exists()
