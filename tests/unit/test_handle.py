@@ -9,7 +9,8 @@ from gdsckpt.handle import SaveHandle
 
 def test_stages_are_pending_until_they_are_reached():
     handle = SaveHandle(3, has_store=True)
-    assert not (handle.staged.done() or handle.committed.done() or handle.uploaded.done())
+    stages = (handle.staged, handle.committed, handle.uploaded)
+    assert not any(stage.done() for stage in stages)
     handle.reach_staged()
     handle.reach_staged()  # by the check of the bytes, and again by the commit
     assert handle.staged.result() is None
