@@ -6,8 +6,8 @@ the names of its places come first. Time and work are in seconds. A run is a seq
 happens beside the training, commits and uploads, is caught up with (:func:`_settle`) whenever the
 training looks.
 
-Without failures a run repeats itself, so that most of it need not be gone through: where the time
-from one upload to the next ended in the state that it began in, whole ones are jumped over
+Without failures a run soon repeats itself, so most of it need not be gone through: where it is
+in a state that it was in before, but for the time and the work, whole periods are jumped over
 (:func:`_jump`). A run then costs as much as it has failures, not saves.
 """
 
@@ -187,60 +187,81 @@ def _fail(state: Any, given: Any, queue: Any, random: Any) -> Any:
 
 
 @_fast
-def _describe(state: Any, queue: Any, mark: Any) -> None:
+def _mark(state: Any, queue: Any, mark: Any) -> None:
     """Write down what grows, and the state relative to now and to the work done."""
     for n in range(NUM_GROWING):
         mark[n] = state[GROWING[n]]
     mark[7] = state[COMMIT_AT] - state[NOW]
-    mark[8] = state[COMMIT_WORK] - state[USEFUL]
-    mark[9] = state[LOCAL] - state[USEFUL]
-    mark[10] = state[REMOTE] - state[USEFUL]
-    mark[11] = state[NUM_QUEUED]
-    for n in range(queue.shape[0]):
-        is_used = n < state[NUM_QUEUED]
-        mark[12 + 2 * n] = queue[n, 0] - state[USEFUL] if is_used else 0.0
-        mark[13 + 2 * n] = queue[n, 1] - state[NOW] if is_used else 0.0
+    mark[8] = state[LOCAL] - state[USEFUL]
+    mark[9] = state[REMOTE] - state[USEFUL]
+    mark[10] = state[NUM_QUEUED]
+    for n in range(int(state[NUM_QUEUED])):
+        mark[11 + 2 * n] = queue[n, 0] - state[USEFUL]
+        mark[12 + 2 * n] = queue[n, 1] - state[NOW]
 
 
 @_fast
-def _jump(state: Any, given: Any, queue: Any, marks: Any) -> None:
-    """Jump over the whole periods before the next failure, if the last was like the one before."""
-    before, here = marks[0], marks[1]
-    _describe(state, queue, here)
-    is_same = not math.isnan(before[0])
-    for n in range(NUM_GROWING, here.shape[0]):
-        is_same = is_same and abs(here[n] - before[n]) < SAME_S
-    period = here[0] - before[0]
-    left = min(state[NEXT_FAILURE], given[RUN]) - state[NOW]
-    times = math.floor(left / period) - 1 if is_same and period > 0 else 0
-    if times > 0:
-        work = times * (here[1] - before[1])
-        for n in range(NUM_GROWING):
-            state[GROWING[n]] += times * (here[n] - before[n])
-        state[COMMIT_AT] += times * period
-        state[COMMIT_WORK] += work
-        state[LOCAL] += work
-        state[REMOTE] += work
-        for n in range(int(state[NUM_QUEUED])):
-            queue[n, 0] += work
-            queue[n, 1] += times * period
-        _describe(state, queue, here)
-    before[:] = here
+def _is_like(state: Any, queue: Any, mark: Any) -> Any:
+    """Say whether the state is that of the mark, but for the time and the work."""
+    if state[NUM_QUEUED] != mark[10] or not (
+        abs(state[REMOTE] - state[USEFUL] - mark[9]) < SAME_S
+        and abs(state[LOCAL] - state[USEFUL] - mark[8]) < SAME_S
+        and abs(state[COMMIT_AT] - state[NOW] - mark[7]) < SAME_S
+    ):
+        return False
+    for n in range(int(state[NUM_QUEUED])):
+        if not (
+            abs(queue[n, 0] - state[USEFUL] - mark[11 + 2 * n]) < SAME_S
+            and abs(queue[n, 1] - state[NOW] - mark[12 + 2 * n]) < SAME_S
+        ):
+            return False
+    return True
 
 
 @_fast
-def _run(state: Any, given: Any, queue: Any, random: Any, marks: Any) -> None:
+def _jump(state: Any, given: Any, queue: Any, mark: Any, search: Any) -> None:
+    """Jump over whole periods up to the next failure, if the run is as it was at the mark.
+
+    A period may take several uploads, so the mark stays for 1, 2, 4, .. of them (R. P. Brent, "An
+    improved Monte Carlo factorization algorithm", BIT 20, 1980); ``search`` has how many of how
+    many have passed.
+    """
+    if search[1] > 0 and _is_like(state, queue, mark):
+        period = state[NOW] - mark[0]
+        left = min(state[NEXT_FAILURE], given[RUN]) - state[NOW]
+        times = math.floor(left / period) - 1
+        if times > 0:
+            work = times * (state[USEFUL] - mark[1])
+            for n in range(NUM_GROWING):
+                state[GROWING[n]] += times * (state[GROWING[n]] - mark[n])
+            state[COMMIT_AT] += times * period
+            state[COMMIT_WORK] += work
+            state[LOCAL] += work
+            state[REMOTE] += work
+            for n in range(int(state[NUM_QUEUED])):
+                queue[n, 0] += work
+                queue[n, 1] += times * period
+            search[1] = 0
+    search[0] += 1
+    if search[0] >= search[1]:
+        _mark(state, queue, mark)
+        search[0] = 0
+        search[1] = max(2 * search[1], 1)
+
+
+@_fast
+def _run(state: Any, given: Any, queue: Any, random: Any, mark: Any) -> None:
     state[:] = 0.0
     state[COMMIT_AT] = math.inf
-    marks[:] = math.nan
+    search = np.zeros(2)
     _draw_failure(state, given, random)
     work = given[INTERVAL] - given[SAVE_STALL]
     while state[NOW] < given[RUN]:
         if _pass_until(state, given, state[NOW] + work, USEFUL) and _save(state, given, queue):
             if state[SINCE_UPLOAD] == 0:
-                _jump(state, given, queue, marks)
+                _jump(state, given, queue, mark, search)
             continue
-        marks[0, 0] = math.nan
+        search[:] = 0.0
         while state[NOW] < given[RUN]:
             pause = _fail(state, given, queue, random)
             if _pass_until(state, given, state[NOW] + pause, RESTART):
@@ -256,10 +277,10 @@ def simulate_runs(given: Any, seed: Any, first: Any, results: Any) -> None:
     state = np.zeros(NUM_STATES)
     queue = np.zeros((int(given[CAPACITY]) + 1, 2))
     random = np.zeros(1, dtype=np.uint64)
-    marks = np.zeros((2, 12 + 2 * queue.shape[0]))
+    mark = np.zeros(11 + 2 * queue.shape[0])
     for n in range(results.shape[0]):
         random[0] = (_u64(seed) << _u64(32)) ^ _u64(first + n)
         random[0] = _u64(_uniform(random) * 2.0**53) << _u64(11)
-        _run(state, given, queue, random, marks)
+        _run(state, given, queue, random, mark)
         for column in range(NUM_RESULTS):
             results[n, column] = state[column]
