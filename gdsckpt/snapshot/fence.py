@@ -76,9 +76,9 @@ def install() -> None:
             _is_installed = True
 
 
-def storages_of(optimizer: torch.optim.Optimizer) -> dict[int, list[torch.Tensor]]:
+def storages_of(optimizer: torch.optim.Optimizer) -> dict[int, tuple[torch.Tensor, ...]]:
     """Give the tensors that an optimizer changes, by ``_cdata`` of their storages."""
-    found: dict[int, list[torch.Tensor]] = {}
+    found: dict[int, tuple[torch.Tensor, ...]] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             _add(parameter, found)
@@ -94,13 +94,18 @@ def storages_of(optimizer: torch.optim.Optimizer) -> dict[int, list[torch.Tensor
     return found
 
 
-def _add(tensor: torch.Tensor, found: dict[int, list[torch.Tensor]]) -> None:
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided:
-        found.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def _add(tensor: torch.Tensor, found: dict[int, tuple[torch.Tensor, ...]]) -> None:
+    if type(tensor) in _PLAIN and tensor.layout is torch.strided:
+        storage = tensor.untyped_storage()._cdata
+        found[storage] = (tensor, *found[storage]) if storage in found else (tensor,)
         return
     for _, part in strided_parts((), tensor):
         if torch._C._has_storage(part):
-            found.setdefault(part.untyped_storage()._cdata, []).append(part)
+            storage = part.untyped_storage()._cdata
+            found[storage] = (part, *found.get(storage, ()))
 
 
 def _wait_for_fences(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:

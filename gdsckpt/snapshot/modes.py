@@ -20,7 +20,7 @@ from gdsckpt.snapshot.placing import Placing
 from gdsckpt.snapshot.slots import Lease, Slots
 from gdsckpt.snapshot.source import Source
 from gdsckpt.snapshot.streams import SideStreams
-from gdsckpt.staging.content import ShardContent
+from gdsckpt.staging.content import Buffer, ShardContent
 from gdsckpt.tensors import collector
 
 MODES = ("auto", "fence", "host", "device")
@@ -146,7 +146,7 @@ class Snapshot:
         streams.follow()
         self.content = dataclasses.replace(
             original,
-            storages=[made.get(n, buffer) for n, buffer in enumerate(original.storages)],
+            storages=_replaced(original.storages, made),
             streams=streams.rows,
             require_unchanged=guard.require_unchanged,
         )
@@ -181,10 +181,11 @@ def take(
 
 def _take(source: Source, options: SnapshotOptions, lease: Lease, room_bytes: int) -> Snapshot:
     is_fenced = options.mode == "fence" or (options.mode == "auto" and bool(options.optimizers))
-    owned: dict[int, list[torch.Tensor]] = {}
+    owned: dict[int, tuple[torch.Tensor, ...]] = {}
     for optimizer in options.optimizers if is_fenced else ():
-        for storage, tensors in fence.storages_of(optimizer).items():
-            owned.setdefault(storage, []).extend(tensors)
+        found = fence.storages_of(optimizer)
+        shared = {each: owned[each] + found[each] for each in owned.keys() & found.keys()}
+        owned |= found | shared
     copies = Copies(source, owned, lease, room_bytes, on_device=options.mode == "device")
     mode = "fence" if is_fenced else "device" if copies.are_on_device else "host"
     snapshot = Snapshot(mode, source, copies.placed, lease)
@@ -194,6 +195,12 @@ def _take(source: Source, options: SnapshotOptions, lease: Lease, room_bytes: in
         snapshot.staged()
         raise
     return snapshot
+
+
+def _replaced(storages: Sequence[Buffer], made: dict[int, Buffer]) -> Sequence[Buffer]:
+    if not made:
+        return storages
+    return [made.get(number, buffer) for number, buffer in enumerate(storages)]
 
 
 def _fence_of(source: Source, numbers: Iterable[int]) -> Fence:

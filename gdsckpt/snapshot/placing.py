@@ -59,7 +59,7 @@ def place(
             break
         first_copied -= 1
     return Placing(
-        tuple(number for number in order if number in fenced),
+        tuple([number for number in order if number in fenced]),
         tuple(others[:first_copied]),
         tuple(others[first_copied:]),
     )
@@ -83,7 +83,7 @@ def _fenced(source: Source, owned: Mapping[int, Sequence[torch.Tensor]]) -> set[
             continue
         fenced.add(number)
         nbytes = source.content.storages[number].nbytes
-        if not any(each.nbytes == nbytes and each.is_contiguous() for each in tensors):
+        if not _covers(tensors[0], nbytes) and not any(_covers(each, nbytes) for each in tensors):
             partly[number] = _merged([_span_of_tensor(tensor) for tensor in tensors])
     for entry in source.content.tensors if partly else ():
         spans = partly.get(entry.record, [])
@@ -91,6 +91,10 @@ def _fenced(source: Source, owned: Mapping[int, Sequence[torch.Tensor]]) -> set[
         if spans and begin < end and not any(a <= begin and end <= b for a, b in spans):
             fenced.discard(entry.record)
     return fenced
+
+
+def _covers(tensor: torch.Tensor, nbytes: int) -> bool:
+    return tensor.nbytes == nbytes and tensor.is_contiguous()
 
 
 def _span_of_tensor(tensor: torch.Tensor) -> tuple[int, int]:

@@ -43,8 +43,8 @@ class Counters:
         """Give those of some storages."""
         if not numbers:
             return Counters(())
-        rows = [row for row in self._rows if row[2] in numbers]
-        return self if len(rows) == len(self._rows) else Counters(rows)
+        others = [row for row in self._rows if row[2] not in numbers]
+        return Counters([row for row in self._rows if row[2] in numbers]) if others else self
 
     def changed(self) -> set[int]:
         """Give the storages of the tensors whose counts are others now."""
@@ -67,11 +67,12 @@ def _counts(state: Any, number_of: Mapping[int, int]) -> Iterator[tuple[torch.Te
             version = tensor._version
         except RuntimeError:  # made in inference mode: it has none
             continue
-        if type(tensor) in _PLAIN and tensor.layout == torch.strided:
-            parts = [tensor]
-        else:
-            parts = [part for _, part in strided_parts((), tensor)]
-        for part in parts:
+        if type(tensor) in _PLAIN and tensor.layout is torch.strided:
+            number = number_of.get(tensor.untyped_storage()._cdata)
+            if number is not None:
+                yield tensor, version, number
+            continue
+        for _, part in strided_parts((), tensor):
             if torch._C._has_storage(part):
                 number = number_of.get(part.untyped_storage()._cdata)
                 if number is not None:
