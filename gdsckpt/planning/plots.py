@@ -90,7 +90,9 @@ def _image(plan: Plan, kind: str) -> bytes:
         grid = figure.subplots(2, 2)
         for axes, panel in zip(grid.flat, PANELS, strict=True):
             _DRAW[panel](axes, plan)
-        figure.suptitle(f"{plan.scenario.name}: {plan.scenario.about}", x=0.01, ha="left")
+        title = f"{plan.scenario.name}: {plan.scenario.about}".rstrip(": ")
+        # A dollar of the user's is no mathematics.
+        figure.suptitle(title, x=0.01, ha="left", parse_math=False)
         return _saved(figure, kind)
 
 
@@ -292,18 +294,21 @@ def draw_cost(axes: Axes, costing: Costing, interval_s: float) -> None:
 
 def _mark_crossovers(axes: Axes, costing: Costing) -> None:
     totals = {curve.architecture: curve.points for curve in costing.curves}
-    for found in costing.crossovers:
-        for per_hour in found.per_hour:
-            near = min(totals[found.second], key=lambda point: abs(math.log(point[0] / per_hour)))
-            axes.plot([per_hour], [max(near[1].mid, 1e-3)], "o", color=_INK, zorder=5)
-            axes.annotate(
-                f"crossover {per_hour:.3g}/h",
-                (per_hour, max(near[1].mid, 1e-3)),
-                xytext=(-4, -13),
-                textcoords="offset points",
-                ha="right",
-                fontsize=8.5,
-            )
+    found = sorted(
+        (per_hour, each.second) for each in costing.crossovers for per_hour in each.per_hour
+    )
+    for number, (per_hour, second) in enumerate(found):
+        near = min(totals[second], key=lambda point: abs(math.log(point[0] / per_hour)))
+        place = (per_hour, max(near[1].mid, 1e-3))
+        axes.plot(*zip(place, strict=True), "o", color=_INK, zorder=5)
+        axes.annotate(
+            f"crossover {per_hour:.3g}/h",
+            place,
+            # One below the other: they may be close to each other.
+            xytext=(9, -14 - 12 * (len(found) - 1 - number)),
+            textcoords="offset points",
+            fontsize=8.5,
+        )
 
 
 def _time_axis(axes: Axes, low_s: float, high_s: float) -> None:

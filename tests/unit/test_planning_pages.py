@@ -1,11 +1,13 @@
 """Text, pictures and the page of a plan."""
 
 import dataclasses
+import sys
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
 
+from gdsckpt.errors import ConfigError
 from gdsckpt.planning import html, plots, scenario, text
 from gdsckpt.planning.plan import make_plan
 from gdsckpt.planning.simulate import SimulationSettings
@@ -83,6 +85,13 @@ def test_panel_can_draw_extremes(values, panel):
     inputs = scenario.ready_made("small").with_values(values, is_flags=True)
     svg = plots.panel_svg(make_plan(inputs), panel)
     assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_pictures_without_matplotlib_say_what_to_install(plan, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"pip install 'gdsckpt\[plan\]'") as raised:
+        plots.png(plan)
+    assert raised.value.field == "plot"
 
 
 class Page(HTMLParser):
