@@ -145,7 +145,7 @@ def content_of(obj: object) -> ShardContent:
     """
     with tracing.stage("plan"), collector.paused():
         pickled = pickle_state(obj)
-        tensors = tensor_entries(obj, pickled.key_of)
+        tensors = tensor_entries(obj, pickled.key_of, pickled.facts)
         memory = StateMemory(pickled.storages)
         return ShardContent(
             storages=memory.buffers,

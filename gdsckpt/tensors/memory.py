@@ -13,6 +13,8 @@ from gdsckpt.staging.content import Buffer
 from gdsckpt.tensors import devices
 from gdsckpt.tensors.arrays import DeviceArray, array_streams
 
+_CPU = torch.device("cpu")
+
 
 class StateMemory:
     """The memory of the storages of one state.
@@ -27,7 +29,9 @@ class StateMemory:
 
     def __init__(self, storages: Sequence[torch.UntypedStorage | DeviceArray]) -> None:
         has_gpus = any(
-            isinstance(storage, torch.UntypedStorage) and storage.device.type == "cuda"
+            isinstance(storage, torch.UntypedStorage)
+            and storage.device != _CPU
+            and storage.device.type == "cuda"
             for storage in storages
         )
         are_reachable = has_gpus and devices.are_reachable()
@@ -63,10 +67,11 @@ class StateMemory:
 def _buffer_of(storage: torch.UntypedStorage | DeviceArray, *, are_reachable: bool) -> Buffer:
     if isinstance(storage, DeviceArray):
         return Buffer(storage.address, storage.nbytes, storage, storage.device)
-    kind = storage.device.type
-    is_reachable = kind == "cpu" or (kind == "cuda" and are_reachable)
+    if storage.device == _CPU:
+        nbytes = storage.nbytes()
+        return Buffer(storage.data_ptr() if nbytes else 0, nbytes, storage)
     memory: torch.UntypedStorage = storage
-    if not is_reachable:
+    if storage.device.type != "cuda" or not are_reachable:
         with tracing.stage("stage", storage.nbytes()):
             memory = storage.cpu()
     nbytes = memory.nbytes()

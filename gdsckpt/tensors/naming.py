@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -99,27 +99,72 @@ def beginnings_of(name: str) -> Iterator[str]:
     yield name
 
 
-def tensor_entries(root: Any, key_of: Mapping[int, int]) -> tuple[TensorEntry, ...]:
+class TensorFacts(NamedTuple):
+    """What is known of a tensor that is nothing but a view of a storage.
+
+    Attributes:
+        tensor: The tensor.
+        dtype: As in TensorEntry; so are the others.
+        shape: Sizes.
+        strides: In elements; None where contiguous.
+        record: Key of its storage.
+        byte_offset: Where in that its first element lies.
+    """
+
+    tensor: torch.Tensor
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    record: int
+    byte_offset: int
+
+
+def tensor_entries(
+    root: Any, key_of: Mapping[int, int], facts: Mapping[int, TensorFacts]
+) -> tuple[TensorEntry, ...]:
     """List the named tensors of a state for the chunk table.
 
     Args:
         root: The state that was pickled.
         key_of: ``_cdata`` of each saved storage, or key of a device array, to its record key.
+        facts: Of tensors of which the pickler has found them, by ``id``.
 
     Returns:
         One entry per plain strided tensor or device array; sparse, nested and wrapper tensors by
         their parts.
     """
     entries: list[TensorEntry] = []
-    for path, leaf in walk(root):
-        if isinstance(leaf, torch.Tensor):
-            for part_path, part in strided_parts(path, leaf):
+    for name, leaf in _named_leaves(root):
+        known = facts.get(id(leaf))
+        if known is not None:
+            entries.append(TensorEntry(name, *known[1:]))
+        elif isinstance(leaf, torch.Tensor):
+            for part_path, part in strided_parts((name,), leaf):
                 entry = _entry(name_of(part_path), part, key_of)
                 if entry is not None:
                     entries.append(entry)
         elif is_device_array(leaf):
-            entries.append(_array_entry(name_of(path), leaf, key_of))
+            entries.append(_array_entry(name, leaf, key_of))
     return tuple(entries)
+
+
+def _named_leaves(root: Any) -> Iterator[tuple[str, Any]]:
+    """Give what ``walk`` gives, by name, in less time."""
+    nothing: frozenset[int] = frozenset()
+    stack: list[tuple[str, Any, frozenset[int]]] = [("", root, nothing)]
+    while stack:
+        name, node, parents = stack.pop()
+        if type(node) is torch.Tensor:
+            yield name, node
+            continue
+        children = None if id(node) in parents else children_of(node)
+        below = [] if children is None else list(children)
+        if not below:
+            yield name, node
+            continue
+        inside = parents | {id(node)}
+        prefix = f"{name}." if parents else ""  # the root has no name
+        stack.extend((f"{prefix}{key}", child, inside) for key, child in reversed(below))
 
 
 def _array_entry(name: str, leaf: Any, key_of: Mapping[int, int]) -> TensorEntry:
