@@ -44,10 +44,6 @@ class Pending:
         if ends is not None:
             ends.add_done_callback(self._note)
 
-    def has_begun(self) -> bool:
-        """Tell whether it has written anything; what is started in this process has, as good as."""
-        return True
-
     def is_over(self) -> bool:
         """Tell whether it has ended."""
         return self._ends is None or self._ends.done()

@@ -93,9 +93,6 @@ class SmallSave:
 class Running(Protocol):
     """Something that writes behind the training."""
 
-    def has_begun(self) -> bool:
-        """Tell whether it has written anything."""
-
     def is_over(self) -> bool:
         """Tell whether it has written all."""
 
@@ -211,6 +208,7 @@ def _beside_fio(training: Training, plan: Plan, bytes_per_s: float) -> Beside:
         measure.sync_directory(plan.directory)
         training.step()
         writing = ThrottledWrite(path, nbytes // 4096 * 4096, bytes_per_s, plan.fio)
+        writing.wait_until_begun()
         _train_beside(writing, training, beside)
         beside.bytes_per_s.append(writing.finish())
     path.unlink(missing_ok=True)
@@ -227,11 +225,10 @@ def _train_beside(running: Running, training: Training, beside: Beside) -> None:
         running.before_optimizer()
 
     while not running.is_over():
-        is_there = running.has_begun()
         times = training.step(before_optimizer)
-        if is_there and is_there_until_optimizer:
+        if is_there_until_optimizer:
             beside.forward_backward_s.append(times.forward_backward_s)
-        if is_there and not running.is_over():
+        if not running.is_over():
             beside.step_s.append(times.seconds)
 
 

@@ -59,7 +59,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     add = parser.add_argument
     add("--size", default=None, help="size of weights and moments, about (default 1GiB)")
-    add("--tokens", type=int, default=None, help="tokens of a training step (default 32)")
+    add("--tokens", type=int, default=None, help="tokens of a training step (default 16)")
     add("--rounds", type=int, default=None, help="how often each way is measured (default 5)")
     add("--saves", type=int, default=None, help="saves of a round, for the steps (default 6)")
     add("--small", type=int, default=None, help="number of small tensors (default 100000)")
@@ -71,7 +71,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     options = parser.parse_args(words)
     options.size = parse_bytes(options.size or ("64MiB" if options.quick else "1GiB"))
     for field, quick, usual in (
-        ("tokens", 8, 32),
+        ("tokens", 8, 16),
         ("rounds", 2, 5),
         ("saves", 2, 6),
         ("small", 4_000, 100_000),

@@ -98,9 +98,10 @@ class ThrottledWrite:
         )
         self._io = Path(f"/proc/{self._process.pid}/io")
 
-    def has_begun(self) -> bool:
-        """Tell whether it has written anything: its start alone takes a third of a second."""
-        return self._written_bytes() > 0
+    def wait_until_begun(self) -> None:
+        """Wait for its first write: its start alone takes a third of a second."""
+        while self._process.poll() is None and not self._written_bytes():
+            time.sleep(0.001)
 
     def is_over(self) -> bool:
         """Tell whether it has written all; its end takes time, too."""

@@ -93,6 +93,7 @@ def test_training_tensors_are_weights_and_moments_once():
 @pytest.mark.skipif(fio.version() is None, reason="fio is not installed")
 def test_throttled_write_begins_ends_and_tells_its_rate(tmp_path):
     writing = ThrottledWrite(tmp_path / "f", 1 << 20, 1e9, FioOptions(block_bytes=1 << 18))
+    writing.wait_until_begun()
     assert writing.finish() > 0
     assert writing.is_over()
     assert (tmp_path / "f").stat().st_size == 1 << 20
