@@ -17,6 +17,7 @@ from gdsckpt.planning.layouts import Layout, Placement
 from gdsckpt.planning.measured import Measured
 from gdsckpt.planning.scenario import Scenario
 from gdsckpt.planning.sizing import CheckpointSize, PartSize, Recipe
+from gdsckpt.units import format_duration
 
 GIVEN = "given"
 REPORTS = "reports"
@@ -121,8 +122,19 @@ def adopt(scenario: Scenario, measured: Measured) -> Scenario:
 
 
 def recipe_of(scenario: Scenario) -> Recipe:
-    """Give what the checkpoint keeps of each parameter."""
+    """Give what the checkpoint keeps of each parameter.
+
+    Raises:
+        ConfigError: There cannot be a master copy.
+    """
     model = scenario.model
+    is_wide = sizing.DTYPE_BYTES[sizing.require_dtype(model.weights, "weights")] >= 4
+    if model.master and (is_wide or model.optimizer == "none"):
+        raise ConfigError(
+            f"master is yes, but weights are {model.weights} and the optimizer is "
+            f"{model.optimizer}: a float32 copy belongs to narrower weights that are trained.",
+            field="master",
+        )
     return Recipe(
         weights_dtype=model.weights,
         optimizer=model.optimizer,
@@ -229,6 +241,12 @@ def _measured_node(node: Node, measured: Measured, is_given: Any) -> Node:
 
 def _pace(scenario: Scenario) -> Pace:
     saves = scenario.saves
+    if saves.step_time_s is not None and saves.step_time_s > saves.interval_s:
+        raise ConfigError(
+            f"step_time is {format_duration(saves.step_time_s)}, more than interval, "
+            f"{format_duration(saves.interval_s)}: there is at most one save a step.",
+            field="step_time",
+        )
     return Pace(
         interval_s=saves.interval_s,
         mode=saves.mode,

@@ -131,11 +131,14 @@ class FailureInputs:
         DURATION,
         "mean time between interruptions caused by one GPU, such as 50000h",
         group="mtbf",
+        minimum=1.0,
         is_band=True,
     )
-    mtbf_node_s: Band | None = given(DURATION, "the same of one node", group="mtbf", is_band=True)
+    mtbf_node_s: Band | None = given(
+        DURATION, "the same of one node", group="mtbf", minimum=1.0, is_band=True
+    )
     mtbf_job_s: Band | None = given(
-        DURATION, "the same of the whole job", group="mtbf", is_band=True
+        DURATION, "the same of the whole job", group="mtbf", minimum=1.0, is_band=True
     )
     node_loss_share: Band = given(
         SHARE,
@@ -144,7 +147,10 @@ class FailureInputs:
         is_band=True,
     )
     spot_mtbf_node_s: Band | None = given(
-        DURATION, "mean time until a spot node is taken back; not given: none", is_band=True
+        DURATION,
+        "mean time until a spot node is taken back; not given: none",
+        minimum=1.0,
+        is_band=True,
     )
     spot_notice_s: Band = given(
         DURATION,
