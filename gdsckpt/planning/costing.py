@@ -22,6 +22,7 @@ EXPRESS = "NVMe, then Express, then Standard"
 STANDARD = "NVMe, then Standard"
 DRIVES = "all NVMe, two copies"
 
+S3_STANDARD = "s3-standard"
 _YOURS = "yours"
 
 
@@ -98,7 +99,12 @@ def bills_of(scenario: Scenario, facts: Facts) -> tuple[Cost, ...]:
 def architectures(scenario: Scenario, facts: Facts) -> tuple[Architecture, ...]:
     """Give what is compared: first the parallel file system, then the others."""
     saves, cost = scenario.saves, scenario.cost
-    standard = [Stage(storage="s3-standard", keep_newest=cost.keep_uploads)]
+    # The names say Standard; another bucket is named as it is.
+    express_name, standard_name = (
+        name if cost.bucket == S3_STANDARD else name.replace("Standard", cost.bucket)
+        for name in (EXPRESS, STANDARD)
+    )
+    standard = [Stage(storage=cost.bucket, keep_newest=cost.keep_uploads)]
     if cost.keep_uploads is not None and cost.keep_every is not None:
         standard.append(Stage(storage=cost.archive, keep_every=cost.keep_every))
     express = Stage(storage="s3-express", keep_newest=saves.keep_local)
@@ -114,14 +120,14 @@ def architectures(scenario: Scenario, facts: Facts) -> tuple[Architecture, ...]:
             ),
         ),
         Architecture(
-            name=EXPRESS,
+            name=express_name,
             drives=drives,
             stages=(express, *standard),
             stall_s=stall_s,
             upload_every=every,
         ),
         Architecture(
-            name=STANDARD,
+            name=standard_name,
             drives=drives,
             stages=tuple(standard),
             stall_s=stall_s,

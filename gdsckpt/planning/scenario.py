@@ -196,6 +196,9 @@ class CostInputs:
     file_system: str = given(
         TEXT, "parallel file system to compare with, as in the price file", "fsx-lustre-1000"
     )
+    bucket: str = given(
+        TEXT, "storage of the bucket, as in the price file, such as minio-nvme", "s3-standard"
+    )
     archive: str = given(
         TEXT, "storage of what is kept for good, as in the price file", "s3-standard"
     )

@@ -158,6 +158,14 @@ def test_costing_without_a_price_of_the_gpu_says_so():
     assert any(each.idle.gpu_hours.mid > 0 for each in found.costs)
 
 
+def test_costing_of_a_bucket_on_premises_is_named_and_priced():
+    found = plan_of(cost={"bucket": "minio-nvme", "archive": "ceph-hdd"}).costing
+    (bill,) = [each for each in found.costs if each.architecture == "NVMe, then minio-nvme"]
+    names = {line.name for line in bill.lines}
+    assert {"minio-nvme capacity", "ceph-hdd capacity"} <= names
+    assert not any("s3" in name for name in names)
+
+
 def test_costing_unknown_storage_is_refused():
     with pytest.raises(ConfigError, match="fsx-lustre-1001"):
         plan_of(cost={"file_system": "fsx-lustre-1001"})
