@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from gdsckpt.errors import ConfigError
 from gdsckpt.planning import crossover
 from gdsckpt.planning.architecture import Architecture, FileSystem, LocalDrives, Workload
 from gdsckpt.planning.band import Band
@@ -105,7 +106,13 @@ def architectures(scenario: Scenario, facts: Facts) -> tuple[Architecture, ...]:
         for name in (EXPRESS, STANDARD)
     )
     standard = [Stage(storage=cost.bucket, keep_newest=cost.keep_uploads)]
-    if cost.keep_uploads is not None and cost.keep_every is not None:
+    if cost.keep_every is not None:
+        if cost.keep_uploads is None:
+            raise ConfigError(
+                f"keep_every is {cost.keep_every}, but all uploads stay: give keep_uploads, how "
+                "many of the newest stay beside those.",
+                field="keep_every",
+            )
         standard.append(Stage(storage=cost.archive, keep_every=cost.keep_every))
     express = Stage(storage="s3-express", keep_newest=saves.keep_local)
     drives = LocalDrives(keep_newest=saves.keep_local + 1)

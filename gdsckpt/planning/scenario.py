@@ -182,7 +182,11 @@ class CostInputs:
     keep_uploads: int | None = given(
         COUNT, "checkpoints that stay in the bucket; not given: all", maximum=10**9
     )
-    keep_every: int = given(COUNT, "of how many older uploads one stays for good", 1, maximum=10**6)
+    keep_every: int | None = given(
+        COUNT,
+        "of how many older uploads than those one stays for good; not given: none stays",
+        maximum=10**6,
+    )
     restores: int = given(
         COUNT, "times the bucket is read back in the run", 2, minimum=0, maximum=10**6
     )

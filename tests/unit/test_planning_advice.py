@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from gdsckpt.planning import advice, building, scenario
 from gdsckpt.planning.band import Band
+from gdsckpt.planning.scenario import Scenario
 
 GIB = 2**30
 
@@ -150,6 +151,11 @@ def test_kept_uploads_are_the_newest_and_every_kth_older():
     # 7 days of saves every 10 minutes are 1008.
     assert kept(keep_uploads=10_000) == 1008
     assert kept(keep_uploads=8, keep_every=100) == 18
+
+
+def test_kept_uploads_alone_keeps_the_newest_only():
+    found = Scenario().with_values({"cost": {"keep_uploads": 8}}, is_flags=True)
+    assert advice.kept_uploads(found) == 8
 
 
 def test_graded():

@@ -42,6 +42,29 @@ def test_plan_70b_is_980_gigabytes_by_fourteen_bytes_a_parameter():
     assert plan.facts.size.nbytes == Band.exactly(980e9)
 
 
+def test_plan_that_keeps_a_few_uploads_pays_for_a_few():
+    sections = {"model": {"parameters": "70B"}, "layout": {"gpus": "256"}}
+
+    def peak(**cost):
+        plan = make_plan(Scenario().with_values({**sections, "cost": cost}, is_flags=True))
+        bills = {each.architecture: each for each in plan.costing.costs}
+        return bills[costing.STANDARD].peak_bytes["s3-standard"]
+
+    assert peak() == pytest.approx(720 * 980e9)
+    assert peak(keep_uploads="24") == pytest.approx(24 * 980e9)
+    assert peak(keep_uploads="24", keep_every="48") == pytest.approx((24 + 696 / 48) * 980e9)
+
+
+def test_plan_keep_every_without_keep_uploads_is_refused():
+    with pytest.raises(ConfigError, match="keep_uploads") as raised:
+        make_plan(
+            Scenario().with_values(
+                {"model": {"parameters": "7B"}, "cost": {"keep_every": "4"}}, is_flags=True
+            )
+        )
+    assert raised.value.field == "keep_every"
+
+
 def test_plan_nvl72_is_trays_of_four():
     layout = plan_of("gb200-nvl72-hourly").facts.placement.layout
     assert (layout.gpus_per_node, layout.num_ranks, layout.num_nodes) == (4, 576, 144)
