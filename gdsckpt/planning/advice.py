@@ -118,7 +118,7 @@ def _on_overlap(scenario: Scenario, facts: Facts) -> Iterator[Advice]:
     if level is None:
         return
     needed = bandwidth.needed_bytes_per_s(facts.placement.nbytes, interval_s, limit)
-    longer_s = timeline.stall_s.mid / limit
+    longer_s = max(timeline.alone_stall_s.mid / limit, timeline.durable_s.mid)
     stands = (
         "nothing is ever trained"
         if timeline.overlap_share.mid >= 1

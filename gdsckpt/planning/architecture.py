@@ -133,6 +133,8 @@ class Architecture:
         drives: Local drives.
         stages: Object stores that checkpoints pass through.
         stall_s: Stall of one save in seconds, where there is no file system.
+        commit_s: Until one is on the drives, in seconds; where that is longer than the interval,
+            the next save waits for the rest.
         upload_every: Every so manyeth save goes to the first of the stages.
     """
 
@@ -141,9 +143,11 @@ class Architecture:
     drives: LocalDrives | None = None
     stages: tuple[Stage, ...] = ()
     stall_s: Band = Band(0.0, 0.0, 0.0)
+    commit_s: Band = Band(0.0, 0.0, 0.0)
     upload_every: int = 1
 
     def __post_init__(self) -> None:
         """Check the values."""
         require_number("stall_s", self.stall_s.low, minimum=0.0)
+        require_number("commit_s", self.commit_s.low, minimum=0.0)
         require_number("upload_every", self.upload_every, minimum=1, maximum=1e9)

@@ -105,9 +105,11 @@ class Timeline:
         to_nvme: Host memory to NVMe.
         to_store: NVMe to the object store.
         stall_s: What training waits for.
+        alone_stall_s: The part of it that is left where the save before is on NVMe in time.
         durable_s: From the call until it is on NVMe.
         uploaded_s: From the call until it is in the store.
-        overlap_share: ``stall_s`` / interval.
+        overlap_share: ``stall_s`` / interval; / ``durable_s`` where that is longer and so decides
+            when the next save begins.
         drain_share: Upload time / time between uploads; above 1 uploads fall behind.
         needed_bytes_per_s: Rate, of the whole job, that keeps the stall at 10 % of the interval.
         store_needed_bytes_per_s: Rate to the store with which uploads keep up.
@@ -126,6 +128,7 @@ class Timeline:
     to_nvme: Stage
     to_store: Stage
     stall_s: Band
+    alone_stall_s: Band
     durable_s: Band
     uploaded_s: Band
     overlap_share: Band
@@ -182,17 +185,23 @@ def timeline(placement: Placement, node: Node, pace: Pace) -> Timeline:
     upload_interval_s = pace.interval_s * pace.uploads_every
     drain_share = overlap_share(to_store.seconds, upload_interval_s)
     in_flight = drain_share.map(lambda share: float(max(1, math.ceil(share))))
-    stall_s = _stall(pace, to_host.seconds, to_nvme.seconds)
+    alone_stall_s = _alone_stall(pace, to_host.seconds, written)
     durable_s = to_host.seconds + to_nvme.seconds if pace.mode == "host" else written
     slots = pace.snapshot_slots if pace.mode == "host" else 0
+    stall_s, stall_share = alone_stall_s, overlap_share(alone_stall_s, pace.interval_s)
+    if pace.mode == "host":
+        # The slot is free when the save before is written, so the next one waits for the rest.
+        stall_s = stall_s + (durable_s - pace.interval_s).at_least(0.0)
+        stall_share = _waiting_share(alone_stall_s, durable_s, pace.interval_s)
     return Timeline(
         to_host=to_host,
         to_nvme=to_nvme,
         to_store=to_store,
         stall_s=stall_s,
+        alone_stall_s=alone_stall_s,
         durable_s=durable_s,
         uploaded_s=durable_s + to_store.seconds,
-        overlap_share=overlap_share(stall_s, pace.interval_s),
+        overlap_share=stall_share,
         drain_share=drain_share,
         needed_bytes_per_s=needed_bytes_per_s(placement.nbytes, pace.interval_s),
         store_needed_bytes_per_s=placement.nbytes / upload_interval_s,
@@ -227,14 +236,27 @@ def _stages(placement: Placement, node: Node, pace: Pace) -> tuple[Stage, Stage,
     )
 
 
-def _stall(pace: Pace, to_host_s: Band, to_nvme_s: Band) -> Band:
+def _alone_stall(pace: Pace, to_host_s: Band, written_s: Band) -> Band:
     if pace.mode == "host":
-        # All slots are full when the drives fall behind, so a save waits for what they lack.
-        return to_host_s + (to_nvme_s - pace.interval_s).at_least(0.0)
-    written = to_host_s.at_least(to_nvme_s)
+        return to_host_s
     if pace.mode == "fence" and pace.step_s is not None:
-        return (written - pace.step_s).at_least(0.0)
-    return written
+        return (written_s - pace.step_s).at_least(0.0)
+    return written_s
+
+
+def _waiting_share(alone_s: Band, durable_s: Band, interval_s: float) -> Band:
+    """Give the share of the time without training, where saves wait for the one before."""
+
+    def share(alone: float, durable: float) -> float:
+        if alone >= interval_s:
+            return alone / interval_s
+        return 1 - (interval_s - alone) / durable if durable > interval_s else alone / interval_s
+
+    return Band(
+        share(alone_s.low, durable_s.low),
+        share(alone_s.mid, durable_s.mid),
+        share(alone_s.high, durable_s.high),
+    )
 
 
 def transfer_s(nbytes: Band | float, bytes_per_s: Band | float) -> Band:

@@ -274,6 +274,7 @@ def _timeline(placement: Placement, node: Node, pace: Pace, measured: Measured |
         timeline = dataclasses.replace(
             timeline,
             stall_s=stall_s,
+            alone_stall_s=stall_s,
             overlap_share=bandwidth.overlap_share(stall_s, pace.interval_s),
         )
     return timeline
@@ -295,8 +296,9 @@ def _costs(scenario: Scenario, timeline: Timeline) -> Cases[SaveCosts]:
     wanted = scenario.failures
     to_host_s, to_store_s = timeline.to_host.seconds, timeline.to_store.seconds
     return cadence.SaveCosts.cases(
-        stall_s=timeline.stall_s,
-        commit_s=timeline.durable_s.at_least(timeline.stall_s),
+        # What saves wait for each other the schedule adds.
+        stall_s=timeline.alone_stall_s,
+        commit_s=timeline.durable_s.at_least(timeline.alone_stall_s),
         upload_s=to_store_s,
         restart_s=wanted.restart_s,
         restore_local_s=timeline.to_nvme.seconds + to_host_s,

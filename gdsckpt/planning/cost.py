@@ -94,7 +94,8 @@ def cost(workload: Workload, architecture: Architecture, prices: Prices) -> Cost
         ConfigError: The price file does not have what the architecture needs.
     """
     bill = _Bill(workload, prices)
-    standstill = architecture.stall_s * workload.num_saves
+    waits_s = (architecture.commit_s - workload.interval_s).at_least(0.0)
+    standstill = (architecture.stall_s + waits_s) * workload.num_saves
     if architecture.file_system is not None:
         stall_s = bill.add_file_system(architecture.file_system)
         standstill = standstill + stall_s * workload.num_saves

@@ -116,7 +116,9 @@ def architectures(scenario: Scenario, facts: Facts) -> tuple[Architecture, ...]:
         standard.append(Stage(storage=cost.archive, keep_every=cost.keep_every))
     express = Stage(storage="s3-express", keep_newest=saves.keep_local)
     drives = LocalDrives(keep_newest=saves.keep_local + 1)
-    stall_s, every = facts.timeline.stall_s, saves.upload_every
+    every = saves.upload_every
+    stall_s = facts.timeline.alone_stall_s
+    commit_s = facts.timeline.durable_s if saves.mode == "host" else Band.exactly(0.0)
     return (
         Architecture(
             name=FILE_SYSTEM,
@@ -131,6 +133,7 @@ def architectures(scenario: Scenario, facts: Facts) -> tuple[Architecture, ...]:
             drives=drives,
             stages=(express, *standard),
             stall_s=stall_s,
+            commit_s=commit_s,
             upload_every=every,
         ),
         Architecture(
@@ -138,10 +141,14 @@ def architectures(scenario: Scenario, facts: Facts) -> tuple[Architecture, ...]:
             drives=drives,
             stages=tuple(standard),
             stall_s=stall_s,
+            commit_s=commit_s,
             upload_every=every,
         ),
         Architecture(
-            name=DRIVES, drives=dataclasses.replace(drives, num_copies=2), stall_s=stall_s
+            name=DRIVES,
+            drives=dataclasses.replace(drives, num_copies=2),
+            stall_s=stall_s,
+            commit_s=commit_s,
         ),
     )
 

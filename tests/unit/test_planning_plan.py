@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsckpt.errors import ConfigError, StorageError
-from gdsckpt.planning import building, costing, scenario
+from gdsckpt.planning import building, cadence, costing, scenario
 from gdsckpt.planning.band import Band
 from gdsckpt.planning.measured import Measured
 from gdsckpt.planning.plan import make_plan, plain
@@ -63,6 +63,28 @@ def test_plan_keep_every_without_keep_uploads_is_refused():
             )
         )
     assert raised.value.field == "keep_every"
+
+
+def test_plan_drives_that_fall_behind_are_counted_once():
+    # A node writes 30.6 GB at 3 GB/s, so a save each 5 s comes each 10.3 s, after 4.9 s trained.
+    slow = {"saves": {"interval": "5s"}, "hardware": {"drives": "1", "drive_rate": "3GB/s"}}
+    facts = plan_of(**slow).facts
+    copy_s = facts.timeline.to_host.seconds.mid
+    durable_s = copy_s + 30.625e9 / 3e9
+    trained = cadence.goodput(facts.rates.best, facts.costs.likely, facts.schedule)
+    assert facts.costs.likely.stall_s == pytest.approx(copy_s)
+    assert facts.timeline.overlap_share.mid == pytest.approx(1 - (5 - copy_s) / durable_s)
+    assert trained.stall_share < 0.01
+    assert trained.wait_share > 0.5
+
+
+def test_plan_best_interval_does_not_depend_on_waits_at_this_one():
+    def best(interval):
+        slow = {"hardware": {"drives": "1", "drive_rate": "3GB/s"}, "saves": {"interval": interval}}
+        facts = plan_of(**slow).facts
+        return cadence.best_interval_band(facts.rates, facts.costs).mid
+
+    assert best("5s") == pytest.approx(best("30min"))
 
 
 def test_plan_nvl72_is_trays_of_four():
