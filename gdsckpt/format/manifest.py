@@ -100,14 +100,19 @@ def decode(raw: bytes, path: str) -> Manifest:
         )
     try:
         manifest = _from_document(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise _damaged(path, f"a field is missing or of the wrong kind ({error!r})") from error
     _check_shards(manifest, path)
     return manifest
 
 
 def is_plain_name(name: str) -> bool:
-    """Tell whether a name stays in its directory: no separator, no ``..``, no NUL."""
+    """Tell whether a name stays in its directory: no separator, no ``..``, no NUL.
+
+    Nor half of a surrogate pair, which no file can have.
+    """
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        return False
     return name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
 
 
@@ -158,7 +163,7 @@ def _check_shards(manifest: Manifest, path: str) -> None:
     names = [shard.name for shard in manifest.shards]
     bad = [name for name in names if not is_plain_name(name)]
     if bad:
-        raise _damaged(path, f"shard name {bad[0]!r} leads outside its directory")
+        raise _damaged(path, f"shard name {bad[0]!r} leads outside its directory, or to no file")
     if MANIFEST_NAME in names:
         raise _damaged(path, "it names itself as a shard")
     if len(set(names)) != len(names):

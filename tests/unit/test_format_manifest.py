@@ -44,7 +44,7 @@ def test_decode_any_flipped_bit_is_found():
 
 
 @pytest.mark.parametrize(
-    "name", ["../x", "/etc/passwd", "a/b", "..", ".", "", "a\0b", "a\\b"], ids=repr
+    "name", ["../x", "/etc/passwd", "a/b", "..", ".", "", "a\0b", "a\\b", "\ud800"], ids=ascii
 )
 def test_decode_name_that_leads_elsewhere_is_refused(name):
     raw = manifest.encode(with_shard_names("rank-00000.a.pt", name))
@@ -95,7 +95,9 @@ def test_decode_keeps_sequence_and_metric():
     assert (decoded.sequence, decoded.metric) == (7, 0.25)
 
 
-@pytest.mark.parametrize("changes", [{"sequence": -1}, {"metric": "low"}, {"metric": float("nan")}])
+@pytest.mark.parametrize(
+    "changes", [{"sequence": -1}, {"metric": "low"}, {"metric": float("nan")}, {"metric": 10**400}]
+)
 def test_decode_wrong_sequence_or_metric_is_refused(changes):
     with pytest.raises(FormatError):
         manifest.decode(manifest.encode(dataclasses.replace(MANIFEST, **changes)), "m")
