@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -11,6 +14,8 @@ from gdsckpt.errors import ConfigError
 from gdsckpt.report import SaveReport, UploadReport
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class Receipt:
@@ -48,6 +53,10 @@ class StageFuture(Future[T]):
         self._note()
         return error
 
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        """Have a function called at the end; what it raises is logged, and ends nothing of ours."""
+        super().add_done_callback(fn if self.done() else functools.partial(_call, fn))
+
     def _note(self) -> None:
         if self.done() and super().exception() is not None:
             self._receipt.is_received = True
@@ -59,6 +68,14 @@ class StageFuture(Future[T]):
                 "Wait for it there.",
                 field="handle",
             )
+
+
+def _call(fn: Callable[[Future[T]], object], future: Future[T]) -> None:
+    """Call a callback in the thread of a save, which no ``sys.exit`` of it may end."""
+    try:
+        fn(future)
+    except BaseException:
+        logger.exception("a callback of a save failed: %r", fn)
 
 
 class SaveHandle:

@@ -1,4 +1,5 @@
 import concurrent.futures
+import sys
 import threading
 
 import pytest
@@ -109,3 +110,11 @@ def test_futures_work_with_the_standard_library():
     assert called == [handle.staged]
     assert list(concurrent.futures.as_completed([handle.committed])) == [handle.committed]
     assert not handle.committed.cancel()
+
+
+def test_callback_that_exits_ends_nothing_and_is_logged(caplog):
+    handle = SaveHandle(7, has_store=True)
+    handle.staged.add_done_callback(lambda _: sys.exit(3))
+    handle.reach_staged()
+    assert handle.staged.result() is None
+    assert "SystemExit" in caplog.text
