@@ -82,6 +82,22 @@ class RootLock:
             _write_holder(fd)
         return held
 
+    def renew(self) -> None:
+        """Take the lock again where its file is gone: the root was removed, and made anew.
+
+        Raises:
+            RootLockedError: Another trainer has taken it meanwhile.
+            StorageError: The root cannot be written to.
+        """
+        with _registry_lock:
+            if _held_at(roots.private_directory(self.root) / LOCK_NAME) is self:
+                return
+            taken = type(self).acquire(self.root)
+            _held.pop(self._key, None)
+            os.close(self._fd)
+            self._fd, self._key, self.is_exclusive = taken._fd, taken._key, taken.is_exclusive
+            _held[self._key] = self
+
     def release(self) -> None:
         """Give the lock back; no more than once, and not in a forked child, which has none."""
         with _registry_lock:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -230,3 +231,23 @@ def test_root_locked_error_leaves_no_descriptor(place):
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
     assert root_lock._held == {}
     finish(process)
+
+
+def test_renew_of_a_root_that_was_made_anew_keeps_others_out(place):
+    with RootLock.acquire(place) as lock:
+        lock.renew()
+        shutil.rmtree(place)
+        place.mkdir()
+        lock.renew()
+        assert tried(place).startswith(f"process {os.getpid()} ")
+    assert tried(place) == "free"
+
+
+def test_renew_of_a_root_that_another_trainer_took_names_it(place):
+    with RootLock.acquire(place) as lock:
+        shutil.rmtree(place)
+        process = start(HOLD, place)
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(RootLockedError, match=f"process {process.pid} "):
+            lock.renew()
+        finish(process)
