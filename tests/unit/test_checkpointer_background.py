@@ -1,6 +1,12 @@
+import linecache
+import sys
 import threading
 
+import pytest
+
+from gdsckpt.checkpointer import background
 from gdsckpt.checkpointer.background import Lane
+from gdsckpt.errors import ConfigError
 
 
 def test_jobs_run_in_order_and_off_the_callers_thread():
@@ -50,3 +56,60 @@ def test_where_no_thread_can_start_the_caller_runs_the_job(monkeypatch):
     lane.submit(lambda: ran.append(threading.current_thread()))
     lane.wait()
     assert ran == [threading.current_thread()]
+
+
+def interrupted_at(line, work):
+    """Run some work with Ctrl-C at the n-th line of it that is of a lane; gives whether it came."""
+    left = line
+
+    def count(frame, event, _arg):
+        nonlocal left
+        if event == "line" and not source_of(frame).startswith("with "):  # would not be released
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return count
+
+    def enter(frame, _event, _arg):
+        return count if frame.f_code.co_filename == background.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def source_of(frame):
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+
+
+def test_interrupt_at_any_line_of_submit_keeps_nobody_waiting():
+    lane, ran = Lane("test-lane"), []
+    line, was_interrupted = 0, True
+    while was_interrupted:
+        line += 1
+        was_interrupted = interrupted_at(line, lambda: lane.submit(lambda: ran.append(1)))
+        lane.submit(lambda: ran.append(2))
+        lane.wait()
+        assert ran in ([1, 2], [2]), line
+        ran.clear()
+    assert line > 4
+
+
+def test_job_that_waits_for_its_own_lane_is_refused():
+    lane, refused = Lane("test-lane"), []
+
+    def wait():
+        with pytest.raises(ConfigError) as caught:
+            lane.wait()
+        refused.append(caught.value.field)
+
+    lane.submit(wait)
+    lane.wait()
+    assert refused == ["handle"]
