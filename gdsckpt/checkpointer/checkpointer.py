@@ -22,7 +22,6 @@ from gdsckpt.errors import (
     CheckpointNotFoundError,
     ConfigError,
     DamagedCheckpointWarning,
-    GdsckptError,
 )
 from gdsckpt.handle import SaveHandle
 from gdsckpt.loading.restore import MapLocation
@@ -83,15 +82,26 @@ class Checkpointer:
         self._remote = None if store is None else RemoteSteps(store, self._config)
         self.loaded_step: int | None = None
         self._pid = os.getpid()
-        self._is_closed = False
         self._watch: PreemptionWatch | None = None
         self._lock = RootLock.acquire(self.root)
         try:
             self.recovered = _recover(self.root)
-            self._pipeline = Pipeline(self.root, policy, self._config, self._remote)
+            self._pipeline = Pipeline(self._lock, policy, self._config, self._remote)
         except BaseException:
             self._lock.release()
             raise
+        self._is_closed = False
+
+    _is_closed = True
+    """Until there is something to close."""
+
+    def __del__(self) -> None:
+        """End, without waiting, what was left without :meth:`close`; failures are logged."""
+        if not self._is_closed and os.getpid() == self._pid:
+            self._is_closed = True
+            if self._watch is not None:
+                self._watch.uninstall()
+            self._pipeline.abandon()
 
     def save(
         self, step: int, state: Any, *, overwrite: bool = False, metric: float | None = None
@@ -115,7 +125,7 @@ class Checkpointer:
         self._require_usable()
         order = Order(step, overwrite=overwrite, metric=metric)
         self._pipeline.require_newer(order)
-        return self._pipeline.finish(self._pipeline.submit(order, self._pipeline.prepare(state)))
+        return self._pipeline.save(order, self._pipeline.prepare(state))
 
     def async_save(  # noqa: PLR0913 - the last ones by keyword only
         self,
@@ -153,7 +163,7 @@ class Checkpointer:
         order = Order(step, overwrite=overwrite, metric=metric)
         options = SnapshotOptions(mode=snapshot, optimizer=optimizer)
         self._pipeline.require_newer(order)
-        return self._pipeline.submit(order, self._pipeline.prepare(state), options).handle
+        return self._pipeline.submit(order, self._pipeline.prepare(state), options)
 
     def load(  # noqa: PLR0913 - by keyword only
         self,
@@ -287,7 +297,6 @@ class Checkpointer:
                 self._pipeline.close()
                 if self._watch is not None:
                     self._watch.uninstall()
-                self._lock.release()
 
     def __enter__(self) -> Self:
         """Give itself."""
@@ -302,7 +311,7 @@ class Checkpointer:
         """Close. A failure of a save never hides the exception that ends the block."""
         try:
             self.close()
-        except GdsckptError as failure:
+        except Exception as failure:
             if error is None:
                 raise
             error.add_note(f"A save in flight failed too: {failure}")

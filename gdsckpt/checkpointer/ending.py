@@ -11,6 +11,7 @@ from typing import Any
 from gdsckpt.checkpointer.pipeline import Order, Pipeline
 from gdsckpt.checkpointer.preemption import Request
 from gdsckpt.checkpointer.targets import Targets, choose_targets
+from gdsckpt.errors import GdsckptError
 from gdsckpt.handle import SaveHandle
 from gdsckpt.report import PreemptionReport
 
@@ -35,10 +36,14 @@ def end_in_time(
     """
     deadline = time.monotonic() + max(0.0, request.remaining_s() - _MARGIN_S)
     pipeline.give_up_at(deadline)
-    targets, handle = _begin(
-        pipeline, request, dataclasses.replace(order, deadline=deadline), state
-    )
-    failures = [] if handle is None else _wait_for(handle, upload=targets.upload)
+    handle: SaveHandle | None = None
+    try:
+        order = dataclasses.replace(order, deadline=deadline)
+        targets, handle = _begin(pipeline, request, order, state)
+    except GdsckptError as error:
+        targets, failures = Targets(False, False, "nothing could be begun"), [str(error)]
+    else:
+        failures = [] if handle is None else _wait_for(handle, deadline, upload=targets.upload)
     report = PreemptionReport(
         reason=request.reason,
         choice=targets.reason,
@@ -67,15 +72,22 @@ def _begin(
         in_flight=pipeline.in_flight(),
         has_store=has_store,
     )
-    return targets, pipeline.submit(order, prepared).handle if targets.save else newest
+    return targets, pipeline.submit(order, prepared) if targets.save else newest
 
 
-def _wait_for(handle: SaveHandle, *, upload: bool) -> list[str]:
-    """Wait for a save; gives what went wrong."""
+def _wait_for(handle: SaveHandle, deadline: float, *, upload: bool) -> list[str]:
+    """Wait for a save, but for no drive and no store that hangs; gives what went wrong."""
     stages = (handle.committed, handle.uploaded) if upload else (handle.committed,)
     failures = []
     for stage in stages:
-        error = stage.exception()
+        try:
+            # Given up by itself at the deadline, it says more than we could.
+            error = stage.exception(max(0.0, deadline - time.monotonic()) + _MARGIN_S / 2)
+        except TimeoutError:
+            handle.receive()  # whatever it will be
+            what = "save" if stage is handle.committed else "upload"
+            failures.append(f"the {what} of step {handle.step} hangs, and did not end in time.")
+            break
         if error is not None and str(error) not in failures:
             failures.append(str(error))
     return failures

@@ -70,11 +70,16 @@ class SaveJob:
         self.is_cancelled = False
         self._snapshot: Snapshot | None = None
         self._live_was_read = threading.Event()
+        self._begun = threading.Lock()
 
     @property
     def snapshot_mode(self) -> str:
         """How the state was taken; empty where the caller waits for the commit."""
         return self._snapshot.mode if self._snapshot is not None else ""
+
+    def begin(self) -> bool:
+        """Claim the job, to run it or to take it back; True for the first caller only."""
+        return self._begun.acquire(blocking=False)
 
     def attach(self, snapshot: Snapshot) -> None:
         """Write from a snapshot, in the place of the caller's state."""

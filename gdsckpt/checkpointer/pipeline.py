@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import os
 import threading
 import time
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -37,6 +39,7 @@ from gdsckpt.retention import Policy
 from gdsckpt.saving import content_of
 from gdsckpt.snapshot import Slots, SnapshotOptions, take
 from gdsckpt.staging import root as roots
+from gdsckpt.staging.root_lock import RootLock
 from gdsckpt.tensors.stateful import gathered
 
 logger = logging.getLogger(__name__)
@@ -49,7 +52,7 @@ class Order:
     Attributes:
         step: Of training.
         overwrite: Whether the step may be there, or be before one that is.
-        metric: What retention goes by, or None.
+        metric: What retention goes by; None, or what is not finite, for nothing.
         deadline: ``time.monotonic`` after which the save is given up, or None.
     """
 
@@ -59,22 +62,26 @@ class Order:
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the step.
+        """Check the step and the metric.
 
         Raises:
-            ConfigError: It is no whole number of at least 0.
+            ConfigError: The step is no whole number of at least 0 and below ``roots.STEP_END``, or
+                the metric no number.
         """
-        if type(self.step) is not int or self.step < 0:
+        if type(self.step) is not int or not 0 <= self.step < roots.STEP_END:
             raise ConfigError(
-                f"step must be a whole number of at least 0, got {self.step!r}.", field="step"
+                f"step must be a whole number of at least 0 and of at most "
+                f"{roots.STEP_DIGITS} digits, got {_shown(self.step)}.",
+                field="step",
             )
+        object.__setattr__(self, "metric", _finite(self.metric))
 
 
 class Pipeline:
     """Takes states and saves them in order. Any thread may call.
 
     Args:
-        root: The root, locked and recovered.
+        lock: Of the root, which is recovered.
         policy: Which steps stay.
         config: Settings.
         remote: Where committed steps are uploaded to, or None.
@@ -84,9 +91,10 @@ class Pipeline:
     """
 
     def __init__(
-        self, root: Path, policy: Policy, config: Config, remote: RemoteSteps | None
+        self, lock: RootLock, policy: Policy, config: Config, remote: RemoteSteps | None
     ) -> None:
-        self._root = root
+        self._lock = lock
+        self._root = lock.root
         self._config = config
         self._taking = threading.Lock()
         # Not the lock above: who takes a state may wait for the thread that asks what to keep.
@@ -98,7 +106,7 @@ class Pipeline:
         in_store = {} if remote is None else remote.manifests()
         self._newest_in_store = max(in_store, default=-1)
         self.saver = Saver(
-            root,
+            lock,
             policy,
             config,
             sequence=max((each.sequence for each in in_store.values()), default=0),
@@ -125,57 +133,81 @@ class Pipeline:
         nest = gathered(state)
         return Prepared(nest, content_of(nest), started)
 
+    def save(self, order: Order, prepared: Prepared) -> SaveReport:
+        """Save a state that nothing changes meanwhile, and wait; Ctrl-C breaks it off.
+
+        Raises:
+            CheckpointExistsError: The step repeats or goes backwards.
+            GdsckptError: The save failed.
+        """
+        self._lane.require_other_thread()
+        job = self._job_for(order, prepared)
+        try:
+            self._start(job, order, prepared)
+            report = job.handle.committed.result()
+        except BaseException as error:
+            self._take_back(job, error)
+            raise
+        self._deliver_warnings()
+        return report
+
     def submit(
         self, order: Order, prepared: Prepared, options: SnapshotOptions | None = None
-    ) -> SaveJob:
+    ) -> SaveHandle:
         """Take a state and queue its save.
 
         Args:
             order: What to do.
             prepared: The state.
-            options: How to take it; None where the caller waits for the commit, and nothing
-                changes the state until then.
+            options: How to take it; None where nothing changes the state until the commit.
 
         Raises:
             CheckpointExistsError: The step repeats or goes backwards.
             SnapshotBusyError: Every slot is in use, and the settings say to raise.
         """
         self._deliver_warnings()
+        job = self._job_for(order, prepared)
+        try:
+            self._start(job, order, prepared, options)
+            job.wait_until_read()
+        except BaseException as error:
+            self._take_back(job, error)
+            if not isinstance(error, SnapshotBusyError) or self._config.snapshot_policy == "raise":
+                raise
+            logger.warning("skipped the save of step %d: %s", order.step, error)
+        return job.handle
+
+    def _job_for(self, order: Order, prepared: Prepared) -> SaveJob:
+        handle = SaveHandle(order.step, has_store=self.uploads is not None)
+        return SaveJob(handle, prepared, order.metric, order.deadline)
+
+    def _start(
+        self,
+        job: SaveJob,
+        order: Order,
+        prepared: Prepared,
+        options: SnapshotOptions | None = None,
+    ) -> None:
         with self._taking:
             self.require_newer(order)
-            handle = SaveHandle(order.step, has_store=self.uploads is not None)
-            job = SaveJob(handle, prepared, _finite(order.metric), order.deadline)
             if options is not None:
-                try:
-                    job.attach(
-                        take(prepared.nest, prepared.content, options, self._slots, step=order.step)
-                    )
-                except SnapshotBusyError as error:
-                    if self._config.snapshot_policy == "raise":
-                        raise
-                    logger.warning("skipped the save of step %d: %s", order.step, error)
-                    handle.fail(error)
-                    handle.receive()
-                    return job
-            self.saves.add(handle, job)
-            self._lane.submit(lambda: self._run(job))
-        try:
-            job.wait_until_read()
-        except BaseException:
-            _break_off(job)
-            raise
-        return job
+                nest, content = prepared.nest, prepared.content
+                job.attach(take(nest, content, options, self._slots, step=order.step))
+            self.saves.add(job.handle, job)
+            self._lane.submit(functools.partial(self._run, job))
 
-    def finish(self, job: SaveJob) -> SaveReport:
-        """Wait for the commit of a save that reads the caller's state; Ctrl-C breaks it off."""
-        handle = job.handle
-        try:
-            report = handle.committed.result()
-        except BaseException:
-            _break_off(job)
-            raise
-        self._deliver_warnings()
-        return report
+    def _take_back(self, job: SaveJob, error: BaseException) -> None:
+        """End a job whose caller gets an error, however far it came; its failure is known then."""
+        if job.begin():
+            job.release()
+            self.saves.written(job)
+            job.handle.fail(error)
+        while not job.handle.committed.done():
+            job.is_cancelled = True
+            with contextlib.suppress(BaseException):
+                job.handle.committed.exception()
+        job.handle.receive()
+        _let_go(error)
 
     def give_up_at(self, deadline: float) -> None:
         """Let nothing that is on its way go on after this ``time.monotonic``."""
@@ -212,8 +244,22 @@ class Pipeline:
             raise failures[0]
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Give the memory and the root back."""
         self._slots.close()
+        self._lock.release()
+
+    def abandon(self) -> None:
+        """Close behind what is on its way, since nobody is left who could; for any thread."""
+        if self._lane.is_idle and (self.uploads is None or self.uploads.is_idle):
+            self._close_alone()
+        else:
+            self._lane.submit(self._close_alone)
+
+    def _close_alone(self) -> None:
+        if self.uploads is not None:
+            self.uploads.wait()
+        self.saves.log_failures()
+        self.close()
 
     @contextlib.contextmanager
     def kept(self, steps: Iterable[int]) -> Iterator[None]:
@@ -276,6 +322,8 @@ class Pipeline:
 
     def _run(self, job: SaveJob) -> None:
         """Do a save, in the thread of the lane."""
+        if not job.begin():
+            return  # it was taken back
         try:
             try:
                 report = self.saver.save(job)
@@ -283,7 +331,10 @@ class Pipeline:
                 job.release()
                 self.saves.written(job)
         except BaseException as error:  # noqa: BLE001 - it is the handle's to raise
-            job.handle.fail(job.as_failure(error))
+            failure = job.as_failure(error)
+            _let_go(failure)
+            job.handle.fail(failure)
+            del job  # this frame stays with the failure, and so do those that called it
             return
         # Whatever is after it in the store counts no more; see gdsckpt.staging.root.
         self._newest_in_store = -1
@@ -300,17 +351,33 @@ class Pipeline:
             warnings.warn(text, StaleSaveWarning, stacklevel=4)
 
 
-def _break_off(job: SaveJob) -> None:
-    """End a save that reads the caller's state, whatever interrupts; its failure is known then."""
-    while not job.handle.committed.done():
-        job.is_cancelled = True
-        with contextlib.suppress(BaseException):
-            job.handle.committed.exception()
-    job.handle.receive()
+def _let_go(error: BaseException | None) -> None:
+    """Empty the frames of an error that somebody may keep: they hold a state, or its fence."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
-def _finite(metric: float | None) -> float | None:
+def _finite(metric: Any) -> float | None:
     """Give a metric that can be compared, or None."""
-    if metric is None or not math.isfinite(metric):
+    if metric is None:
         return None
-    return float(metric)
+    try:
+        math.isfinite(metric)  # unlike float(), it takes no text
+        number = float(metric)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise ConfigError(
+            f"metric must be a number, got {type(metric).__name__}: {error}. Pass a float.",
+            field="metric",
+        ) from error
+    return number if math.isfinite(number) else None
+
+
+def _shown(value: object) -> str:
+    """Show a wrong argument; a number may have more digits than python prints."""
+    try:
+        return repr(value)[:80]
+    except ValueError:
+        return f"one of type {type(value).__name__}"

@@ -21,6 +21,7 @@ from gdsckpt.retention import NewStep, Policy
 from gdsckpt.staging import directory, pruning, quarantine, root
 from gdsckpt.staging.directory import SaveIdentity
 from gdsckpt.staging.root import StepEntry
+from gdsckpt.staging.root_lock import RootLock
 from gdsckpt.staging.writer import WrittenShard
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Saver:
     """Writes the steps of one root; for one thread at a time.
 
     Args:
-        root: The root, locked.
+        lock: Of the root.
         policy: Which steps stay.
         config: Settings.
         sequence: Highest of all saves elsewhere, such as in a store.
@@ -46,14 +47,15 @@ class Saver:
 
     def __init__(
         self,
-        root: Path,
+        lock: RootLock,
         policy: Policy,
         config: Config,
         *,
         sequence: int,
         protected: Callable[[], Collection[int]],
     ) -> None:
-        self._root = root
+        self._lock = lock
+        self._root = lock.root
         self._policy = policy
         self._config = config
         self._protected = protected
@@ -69,6 +71,7 @@ class Saver:
             GdsckptError: It failed; the root is what it was.
         """
         entries = root.scan(self._root)
+        self._lock.renew()
         self._make_room(entries, job)
         # One that fails leaves a gap, which means nothing.
         self._sequence = max(self._sequence + 1, root.next_sequence(entries))

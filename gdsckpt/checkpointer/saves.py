@@ -18,7 +18,7 @@ class Saves:
     """Keeps track of saves; for any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # as the collector may log failures in any thread
         self._jobs: list[SaveJob] = []
         self._handles: list[SaveHandle] = []
         self._newest: SaveHandle | None = None
@@ -35,9 +35,9 @@ class Saves:
                 self._jobs.append(job)
 
     def written(self, job: SaveJob) -> None:
-        """Note that a job has ended, well or not."""
+        """Note that a job has ended, well or not, or that it will not begin."""
         with self._lock:
-            self._jobs.remove(job)
+            self._jobs = [each for each in self._jobs if each is not job]
 
     @property
     def jobs(self) -> tuple[SaveJob, ...]:

@@ -69,6 +69,11 @@ class Uploads:
             self._waiting_bytes += nbytes
         self._lane.submit(lambda: self._run(directory, step, nbytes, handle))
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no upload is queued or under way."""
+        return self._lane.is_idle
+
     def wait(self) -> None:
         """Wait until no upload is queued or under way."""
         self._lane.wait()

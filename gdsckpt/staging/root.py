@@ -31,7 +31,11 @@ SUPERSEDED = "superseded"
 UNREADABLE = "unreadable"
 FOREIGN = "foreign"
 
-_STEP_NAME = re.compile(r"step-([0-9]{8,64})")
+STEP_DIGITS = 64
+STEP_END = 10**STEP_DIGITS
+"""Above every step that can be named; file names end somewhere."""
+
+_STEP_NAME = re.compile(rf"step-([0-9]{{8,{STEP_DIGITS}}})")
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
