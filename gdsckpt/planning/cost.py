@@ -209,10 +209,11 @@ class _Bill:
         )
         stores = [self._prices.storage_named(flow.stage.storage) for flow in through]
         for n, (flow, price) in enumerate(zip(through, stores, strict=True)):
-            self._add_kept(flow, price)
+            is_there = n > 0 and price.name == stores[n - 1].name
+            self._add_kept(flow, price, 0.0 if is_there else price.minimum_storage_s)
             if n == 0:
                 self._add_uploads(price, flow.num_in)
-            else:
+            elif not is_there:  # else it stays where it is, and its least time has been charged
                 self._add_moves(stores[n - 1], price, flow.num_in)
         self._add_restores(stores[0])
         sent = workload.checkpoint_bytes * through[0].num_in
@@ -225,9 +226,9 @@ class _Bill:
             "egress", transfer.egress_usd_per_gb, transfer, workload.egress_share * read
         )
 
-    def _add_kept(self, flow: Flow, price: StoragePrice) -> None:
+    def _add_kept(self, flow: Flow, price: StoragePrice, minimum_s: float) -> None:
         peak = flow.peak * self._workload.checkpoint_bytes
-        kept = flow.kept_s(price.minimum_storage_s) * self._workload.checkpoint_bytes
+        kept = flow.kept_s(minimum_s) * self._workload.checkpoint_bytes
         self.peak_bytes[price.name] = self.peak_bytes.get(price.name, 0.0) + peak
         self.add(
             f"{price.name} capacity",

@@ -24,6 +24,7 @@ STANDARD = "NVMe, then Standard"
 DRIVES = "all NVMe, two copies"
 
 S3_STANDARD = "s3-standard"
+BUCKET_KINDS = ("object", "on_premises")
 _YOURS = "yours"
 
 
@@ -173,6 +174,15 @@ def _workload(scenario: Scenario, facts: Facts, gpu: str) -> Workload:
 def _prices(scenario: Scenario, facts: Facts) -> tuple[Prices, str, bool]:
     """Give the prices, the name of the GPU in them, and whether it has a price."""
     prices = load_prices(scenario.cost.prices)
+    for field in ("bucket", "archive"):
+        storage = getattr(scenario.cost, field)
+        kind = prices.storage_named(storage).kind
+        if kind not in BUCKET_KINDS:
+            raise ConfigError(
+                f"{field} is {storage!r}, of the kind {kind}: give a storage of the kind "
+                f"{' or '.join(BUCKET_KINDS)}.",
+                field=field,
+            )
     hour = scenario.cost.gpu_hour_usd
     name = facts.node.name.partition("-")[0]
     if hour is None and name in prices.gpu:

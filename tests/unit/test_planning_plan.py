@@ -87,6 +87,34 @@ def test_plan_best_interval_does_not_depend_on_waits_at_this_one():
     assert best("5s") == pytest.approx(best("30min"))
 
 
+@pytest.mark.parametrize("field", ["bucket", "archive"])
+@pytest.mark.parametrize("name", ["ebs-gp3", "fsx-lustre-125"])
+def test_plan_bucket_that_is_no_bucket_is_refused(field, name):
+    cost = {field: name, "keep_uploads": "4", "keep_every": "9"}
+    with pytest.raises(ConfigError, match=f"{field} is '{name}'") as raised:
+        plan_of(cost=cost)
+    assert raised.value.field == field
+
+
+def test_plan_archive_that_is_the_bucket_is_not_charged_as_a_move():
+    ia = {"bucket": "s3-standard-ia", "archive": "s3-standard-ia"}
+
+    def bill(**cost):
+        plan = plan_of(cost={**ia, **cost})
+        found = [
+            each
+            for each in plan.costing.costs
+            if each.architecture.endswith("VMe, then s3-standard-ia")
+        ]
+        return {line.name: line for line in found[0].lines}, found[0].storage_usd.mid
+
+    lines, usd = bill(keep_uploads="24", keep_every="1")
+    assert not any("lifecycle" in name for name in lines)
+    # 30 days are charged for each of the 1440 in any case, the run is no longer than that; what
+    # stays is charged for its stay beside: half of the 30 days.
+    assert usd < 1.51 * bill(keep_uploads="24", keep_every="1000000")[1]
+
+
 def test_plan_nvl72_is_trays_of_four():
     layout = plan_of("gb200-nvl72-hourly").facts.placement.layout
     assert (layout.gpus_per_node, layout.num_ranks, layout.num_nodes) == (4, 576, 144)
