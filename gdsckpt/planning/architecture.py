@@ -87,12 +87,14 @@ class FileSystem:
         keep_newest: Checkpoints that it holds, at least 1.
         overlap_share: Where it is bought to fit: share of the time that the training may stand
             still for saves, above 0.
+        weighs_idle: Whether to buy a faster one where GPUs that stand still cost more than that.
         provisioned_bytes: Capacity of one that is there already; None buys what is needed.
     """
 
     storage: str
     keep_newest: int = 2
     overlap_share: float = 0.1
+    weighs_idle: bool = False
     provisioned_bytes: float | None = None
 
     def __post_init__(self) -> None:

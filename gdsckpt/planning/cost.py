@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,13 +145,32 @@ def gpu_idle(workload: Workload, standstill_s: Band, prices: Prices) -> GpuIdle:
     )
 
 
-def file_system_bytes(workload: Workload, file_system: FileSystem, price: StoragePrice) -> float:
-    """Give the capacity to buy: for what is kept, and for the throughput that comes with it."""
+def file_system_bytes(
+    workload: Workload,
+    file_system: FileSystem,
+    price: StoragePrice,
+    *,
+    idle_usd_per_s: float = 0.0,
+) -> float:
+    """Give the capacity to buy: for what is kept, and for the throughput that comes with it.
+
+    Args:
+        workload: What is saved.
+        file_system: What it is bought for.
+        price: What it costs.
+        idle_usd_per_s: What a second without training costs. The capacity costs ``a`` a byte and a
+            stall ``b`` / bytes, so that both together are least at sqrt(b / a) bytes.
+    """
     if file_system.provisioned_bytes is not None:
         return file_system.provisioned_bytes
     kept = workload.checkpoint_bytes * file_system.keep_newest
     allowed_s = workload.interval_s * file_system.overlap_share
     fast = workload.checkpoint_bytes / allowed_s / price.bytes_per_s_per_byte
+    usd_per_byte_second = price.usd_per_byte_second.mid
+    if file_system.weighs_idle and usd_per_byte_second > 0:
+        bytes_per_s = workload.checkpoint_bytes / workload.interval_s
+        stalled_usd = idle_usd_per_s * bytes_per_s / price.bytes_per_s_per_byte
+        kept = max(kept, math.sqrt(stalled_usd / usd_per_byte_second))
     return max(kept, fast, price.minimum_capacity_bytes)
 
 
@@ -171,7 +191,9 @@ class _Bill:
         """Add a file system, and give the stall of one save in seconds."""
         workload = self._workload
         price = self._prices.storage_named(file_system.storage)
-        capacity = file_system_bytes(workload, file_system, price)
+        gpu_hour_usd = self._prices.gpu_named(workload.gpu).usd_per_gpu_hour.usd.mid
+        idle_usd_per_s = workload.num_gpus * gpu_hour_usd / 3600
+        capacity = file_system_bytes(workload, file_system, price, idle_usd_per_s=idle_usd_per_s)
         bytes_per_s = capacity * price.bytes_per_s_per_byte
         self.peak_bytes[price.name] = capacity
         self.add(

@@ -127,6 +127,7 @@ def architectures(scenario: Scenario, facts: Facts) -> tuple[Architecture, ...]:
                 storage=cost.file_system,
                 keep_newest=saves.keep_local + 1,
                 overlap_share=saves.allowed_overlap_share,
+                weighs_idle=True,
             ),
         ),
         Architecture(

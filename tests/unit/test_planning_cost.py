@@ -126,6 +126,19 @@ def test_file_system_is_bought_for_the_allowed_standstill():
     assert found.idle.standstill_s.mid == pytest.approx(72 * 3600)
 
 
+def test_file_system_is_bought_faster_where_idle_gpus_cost_more():
+    hourly = Workload(checkpoint_bytes=3.6e12, interval_s=3600, num_gpus=1000)
+    fits = FileSystem(storage="fsx-lustre-1000", overlap_share=0.1)
+    found = bill(hourly, file_system=dataclasses.replace(fits, weighs_idle=True))
+    # What grows with the capacity and what falls with it are the same where the sum is lowest.
+    assert found.storage_usd.mid == pytest.approx(found.idle.usd.mid)
+    assert found.total_usd.mid < bill(hourly, file_system=fits).total_usd.mid
+    few = dataclasses.replace(hourly, num_gpus=1)
+    assert bill(few, file_system=dataclasses.replace(fits, weighs_idle=True)) == bill(
+        few, file_system=fits
+    )
+
+
 def test_gpu_idle_multiplies_by_the_gpus_once():
     hourly = Workload(checkpoint_bytes=1e12, interval_s=3600, num_gpus=512)
     idle = gpu_idle(hourly, Band.exactly(720 * 10.0), PRICES)
