@@ -21,7 +21,7 @@ from gdsckpt.planning import building, measured, scenario, text, watch
 from gdsckpt.planning.advice import WARNING, Advice
 from gdsckpt.planning.band import Band
 from gdsckpt.planning.inputs import Input, inputs_of
-from gdsckpt.planning.plan import Plan, make_plan
+from gdsckpt.planning.plan import Plan, make_plan, references_document
 from gdsckpt.planning.scenario import Scenario
 from gdsckpt.planning.simulate import SimulationSettings
 from gdsckpt.planning.sizing import CheckpointSize
@@ -77,7 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         _check(arguments)
         if arguments.references:
-            _print(text.references())
+            if arguments.json:
+                output.json_document(references_document())
+            else:
+                _print(text.references())
             return Exit.OK
         if arguments.watch is not None:
             return _watch(arguments)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gdsckpt.planning import advice, building, costing, goodputs, hour
+from gdsckpt.planning import advice, bandwidth, building, costing, goodputs, hour, published
 from gdsckpt.planning.advice import Advice
 from gdsckpt.planning.band import Band
 from gdsckpt.planning.building import Facts
@@ -65,6 +65,20 @@ class Plan:
             "assumptions": list(facts.assumptions),
             "measured": plain(self.measured),
         }
+
+
+def references_document() -> dict[str, Any]:
+    """Give the published figures and what the formulas give for them, as values that JSON has."""
+    sizes = [
+        {
+            **plain(each),
+            "computed_bytes": each.computed_bytes,
+            "difference": each.difference,
+        }
+        for each in published.published()
+    ]
+    rates = [{**plain(each), "difference": each.difference} for each in bandwidth.references()]
+    return {"plan_version": PLAN_VERSION, "sizes": sizes, "rates": rates}
 
 
 def plain(value: Any) -> Any:

@@ -174,7 +174,9 @@ class FailureInputs:
 class CostInputs:
     """What is paid for, and for how long."""
 
-    run_s: float = given(DURATION, "length of the run", 30 * 86400.0, maximum=10 * 365 * 86400.0)
+    run_s: float = given(
+        DURATION, "length of the run", 30 * 86400.0, minimum=1.0, maximum=10 * 365 * 86400.0
+    )
     gpu_hour_usd: Band | None = given(
         USD, "price of one hour of ONE GPU; not given: that of the price file", is_band=True
     )

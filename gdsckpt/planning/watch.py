@@ -126,7 +126,8 @@ def _on_space(root: str | os.PathLike[str], found: Measured) -> list[Advice]:
 
 def _summary(found: Measured, timeline: Timeline, interval_s: float) -> str:
     size = "" if found.checkpoint_bytes is None else format_bytes(found.checkpoint_bytes.mid) + " "
-    parts = [f"{size}every {format_duration(interval_s)}"]
+    assumed = " (assumed)" if found.interval_s is None else ""
+    parts = [f"{size}every {format_duration(interval_s)}{assumed}"]
     if found.stall_s is not None:
         share = format_share(timeline.overlap_share.mid)
         parts.append(f"stall {format_duration(found.stall_s.mid)} ({share})")

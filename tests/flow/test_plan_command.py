@@ -118,6 +118,21 @@ def test_plan_references(plan):
     assert "+20.0 %" in out
 
 
+def test_plan_references_json(plan):
+    code, out, err = plan("--references", "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    published = {each["name"]: each for each in document["sizes"]}
+    assert published["70B, rule of 14 bytes"]["computed_bytes"] == 980e9
+    assert document["rates"][-1]["difference"] == pytest.approx(0.2)
+
+
+def test_plan_run_too_short_is_named_as_given(plan):
+    code, _, err = plan("--scenario", "small", "--run", "0.1s")
+    assert code == 2
+    assert "--run is '0.1s'" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -122,3 +122,9 @@ def test_look_with_bad_flags(tmp_path):
     log(tmp_path, num_saves=2, every_s=600)
     with pytest.raises(ConfigError):
         look(tmp_path, saves={"interval": "soon"})
+
+
+def test_look_interval_that_was_not_measured_is_called_assumed(tmp_path):
+    log(tmp_path, num_saves=1, every_s=60)
+    verdict = watch.look(tmp_path, Scenario(), {}, now_s=NOON.timestamp())
+    assert "every 1 h (assumed)" in verdict.summary
