@@ -293,10 +293,10 @@ class Checkpointer:
         finally:
             # When the wait was interrupted, the saves go on, and the root is theirs.
             if self._pipeline.is_idle:
-                self._is_closed = True
                 self._pipeline.close()
                 if self._watch is not None:
                     self._watch.uninstall()
+                self._is_closed = True  # last: what is interrupted here can be called again
 
     def __enter__(self) -> Self:
         """Give itself."""

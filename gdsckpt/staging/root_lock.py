@@ -83,7 +83,7 @@ class RootLock:
         return held
 
     def renew(self) -> None:
-        """Take the lock again where its file is gone: the root was removed, and made anew.
+        """Take the lock again where it is lost: the root was removed and made anew, or given back.
 
         Raises:
             RootLockedError: Another trainer has taken it meanwhile.
@@ -94,7 +94,8 @@ class RootLock:
                 return
             taken = type(self).acquire(self.root)
             _held.pop(self._key, None)
-            os.close(self._fd)
+            if self._fd >= 0:
+                os.close(self._fd)
             self._fd, self._key, self.is_exclusive = taken._fd, taken._key, taken.is_exclusive
             _held[self._key] = self
 
@@ -103,12 +104,14 @@ class RootLock:
         with _registry_lock:
             if self._fd < 0 or os.getpid() != self._owner:
                 return
-            fd, self._fd = self._fd, -1
-            _held.pop(self._key, None)
-            with contextlib.suppress(OSError):
-                if self.is_exclusive:
-                    os.ftruncate(fd, 0)
-            os.close(fd)
+            try:
+                with contextlib.suppress(OSError):
+                    if self.is_exclusive:
+                        os.ftruncate(self._fd, 0)
+            finally:
+                fd, self._fd = self._fd, -1
+                _held.pop(self._key, None)
+                os.close(fd)
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,7 @@
 """A Checkpointer that is interrupted, forgotten, robbed of its root, or kept waiting by a drive."""
 
 import gc
+import os
 import shutil
 import signal
 import threading
@@ -10,7 +11,7 @@ import torch
 from checkpoint_cases import held_up, number_of, state
 
 from gdsckpt import Checkpointer
-from gdsckpt.errors import ConfigError, RootLockedError
+from gdsckpt.errors import ConfigError, RootLockedError, TornSnapshotError
 from gdsckpt.staging.content import ShardContent
 from gdsckpt.staging.root_lock import RootLock
 
@@ -42,15 +43,39 @@ def test_interrupt_as_the_save_begins_lets_the_optimizer_step(root, monkeypatch)
         del kept
 
 
+def test_close_that_is_interrupted_at_its_end_can_be_called_again(root, monkeypatch):
+    before = signal.getsignal(signal.SIGUSR1)
+    checkpointer = Checkpointer(root)
+    checkpointer.watch_preemption([signal.SIGUSR1])
+
+    def interrupt(fd, length):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            checkpointer.close()
+    checkpointer.close()
+    assert signal.getsignal(signal.SIGUSR1) is before
+    Checkpointer(root).close()
+
+
+def torn_save(checkpointer):
+    """Start a save that will fail, since what it reads is changed."""
+    parameter = torch.nn.Parameter(torch.ones(1000))
+    handle = checkpointer.async_save(1, {"p": parameter}, torch.optim.SGD([parameter], lr=1.0))
+    parameter.data += 1
+    return handle
+
+
 def test_failed_save_lets_go_of_its_state(root):
     checkpointer = Checkpointer(root)
     with held_up(root, 1):
-        handle = checkpointer.async_save(1, state(1))
-        shutil.rmtree(root)
+        handle = torn_save(checkpointer)
     error = handle.committed.exception()
     checkpointer.wait()
     gc.collect()
-    assert error is not None
+    assert isinstance(error, TornSnapshotError)
     assert not [each for each in gc.get_objects() if type(each) is ShardContent]
     checkpointer.close()
 
@@ -82,9 +107,8 @@ def test_forgotten_checkpointer_gives_the_root_and_its_signals_back(root, in_fli
 def test_failure_of_a_forgotten_checkpointer_is_logged(root, caplog):
     checkpointer = Checkpointer(root)
     with held_up(root, 1):
-        handle = checkpointer.async_save(1, state(1))
+        handle = torn_save(checkpointer)
         del checkpointer
-        shutil.rmtree(root)
     for thread in threading.enumerate():
         if thread.name == "gdsckpt-save":
             thread.join()
