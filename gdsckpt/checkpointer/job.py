@@ -84,15 +84,8 @@ class SaveJob:
     def attach(self, snapshot: Snapshot) -> None:
         """Write from a snapshot, in the place of the caller's state."""
         self._snapshot = snapshot
-        check = snapshot.content.require_unchanged
-
-        def require_unchanged(fd: int, layout: ShardLayout) -> None:
-            check(fd, layout)
-            self._let_go()
-            self.handle.reach_staged()
-
         self.content = dataclasses.replace(
-            snapshot.content, require_unchanged=require_unchanged, watch=self._watch
+            snapshot.content, require_unchanged=self._require_unchanged, watch=self._watch
         )
         self.stall_s = time.perf_counter() - self.started
 
@@ -136,6 +129,13 @@ class SaveJob:
         )
         torn.__cause__ = error
         return torn
+
+    def _require_unchanged(self, fd: int, layout: ShardLayout) -> None:
+        """Check what was written; no closure, which would stay with the frame of a failure."""
+        if self._snapshot is not None:
+            self._snapshot.content.require_unchanged(fd, layout)
+        self._let_go()
+        self.handle.reach_staged()
 
     def _let_go(self) -> None:
         if self._snapshot is not None:

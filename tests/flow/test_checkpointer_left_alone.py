@@ -11,7 +11,7 @@ import torch
 from checkpoint_cases import held_up, number_of, state
 
 from gdsckpt import Checkpointer
-from gdsckpt.errors import ConfigError, RootLockedError, TornSnapshotError
+from gdsckpt.errors import ConfigError, RootLockedError, StorageError, TornSnapshotError
 from gdsckpt.staging.content import ShardContent
 from gdsckpt.staging.root_lock import RootLock
 
@@ -68,14 +68,19 @@ def torn_save(checkpointer):
     return handle
 
 
-def test_failed_save_lets_go_of_its_state(root):
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_failed_save_lets_go_of_its_state(root, is_torn):
     checkpointer = Checkpointer(root)
-    with held_up(root, 1):
-        handle = torn_save(checkpointer)
+    if is_torn:
+        with held_up(root, 1):
+            handle = torn_save(checkpointer)
+    else:
+        (root / "step-00000001").touch()
+        handle = checkpointer.async_save(1, state(1))
     error = handle.committed.exception()
     checkpointer.wait()
     gc.collect()
-    assert isinstance(error, TornSnapshotError)
+    assert isinstance(error, TornSnapshotError if is_torn else StorageError)
     assert not [each for each in gc.get_objects() if type(each) is ShardContent]
     checkpointer.close()
 
