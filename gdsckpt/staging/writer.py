@@ -26,6 +26,7 @@ from gdsckpt.format.table import ChunkTable
 from gdsckpt.staging import content as shard_content
 from gdsckpt.staging import files, stream
 from gdsckpt.staging.content import ShardContent, ShardPlan, Tail
+from gdsckpt.tensors import collector
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ def write_stream(sink: BinaryIO, content: ShardContent, config: Config, path: st
 
 
 def _plan(content: ShardContent) -> ShardPlan:
-    with tracing.stage("plan"):
+    with tracing.stage("plan"), collector.paused():
         return shard_content.plan(content)
 
 
@@ -228,7 +229,8 @@ def _transfer(
     chunk_crcs = checksum.unpack_crcs(transfer.chunk_crcs())
     record_crcs = checksum.unpack_crcs(transfer.extent_crcs())[1::2]
     chunk_table = ChunkTable(chunk_bytes, covered_bytes, tuple(chunk_crcs), plan.tensors)
-    tail = shard_content.encode_tail(plan.layout, record_crcs, chunk_table)
+    with collector.paused():
+        tail = shard_content.encode_tail(plan.layout, record_crcs, chunk_table)
     extent = base.Extent(shard_content.address_of(tail.raw), len(tail.raw), tail.file_offset)
     rows = base.pack_extents([extent])
     base.wait(
