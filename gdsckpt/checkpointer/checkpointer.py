@@ -124,7 +124,6 @@ class Checkpointer:
         """
         self._require_usable()
         order = Order(step, overwrite=overwrite, metric=metric)
-        self._pipeline.require_newer(order)
         return self._pipeline.save(order, self._pipeline.prepare(state))
 
     def async_save(  # noqa: PLR0913 - the last ones by keyword only
@@ -162,7 +161,6 @@ class Checkpointer:
         self._require_usable()
         order = Order(step, overwrite=overwrite, metric=metric)
         options = SnapshotOptions(mode=snapshot, optimizer=optimizer)
-        self._pipeline.require_newer(order)
         return self._pipeline.submit(order, self._pipeline.prepare(state), options)
 
     def load(  # noqa: PLR0913 - by keyword only

@@ -189,7 +189,7 @@ class Pipeline:
         options: SnapshotOptions | None = None,
     ) -> None:
         with self._taking:
-            self.require_newer(order)
+            self._require_newer(order)
             if options is not None:
                 nest, content = prepared.nest, prepared.content
                 job.attach(take(nest, content, options, self._slots, step=order.step))
@@ -289,7 +289,7 @@ class Pipeline:
             kept = set(self._kept)
         return kept | set(self.uploads.steps if self.uploads is not None else ())
 
-    def require_newer(self, order: Order) -> None:
+    def _require_newer(self, order: Order) -> None:
         """Refuse a step that repeats or goes backwards.
 
         Raises:
