@@ -45,7 +45,7 @@ class Checkpointer:
     thread may call, but not children made by fork.
 
     Args:
-        root: Directory, on a local drive; made if absent.
+        root: Directory, on a local drive; made if absent, with what is above it.
         store: URL below which each committed step is uploaded in the background, or None.
         keep_local: Newest steps that stay in the root, at least 1.
         keep_every: Steps divisible by it stay too; None for none.

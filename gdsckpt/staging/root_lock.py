@@ -58,13 +58,16 @@ class RootLock:
 
     @classmethod
     def acquire(cls, root: str | os.PathLike[str], *, fsync: bool = True) -> Self:
-        """Take the lock of a root at once; the root is made if absent, its parent must exist.
+        """Take the lock of a root at once; the root is made if absent, and what is above it.
 
         Raises:
             RootLockedError: Another trainer has it, or this process has it already.
             StorageError: The root cannot be made or written to.
         """
         where = Path(root)
+        for above in reversed(where.parents):
+            if not os.path.exists(above):  # noqa: PTH110 - Path.exists raises where one may not look
+                directory.make(above, fsync=fsync)
         directory.make(where, fsync=fsync)
         path = roots.make_private(where, fsync=fsync) / LOCK_NAME
         with _registry_lock:

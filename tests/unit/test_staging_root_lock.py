@@ -53,13 +53,16 @@ def test_acquire_makes_the_root(place):
     assert holder_of(place) is None
 
 
-def test_acquire_without_parent_or_over_a_file_raises(tmp_path):
-    with pytest.raises(GdsckptError) as caught:
-        RootLock.acquire(tmp_path / "absent" / "root")
-    assert caught.value.op == "mkdir"
+def test_acquire_makes_the_root_and_what_is_above_it(tmp_path):
+    with RootLock.acquire(tmp_path / "a" / "b" / "root"):
+        assert (tmp_path / "a" / "b" / "root" / ".gdsckpt" / "lock").is_file()
+
+
+@pytest.mark.parametrize("name", ["file", "file/root", "file/a/root"])
+def test_acquire_over_or_below_a_file_raises(tmp_path, name):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(GdsckptError) as caught:
-        RootLock.acquire(tmp_path / "file")
+        RootLock.acquire(tmp_path / name)
     assert caught.value.op == "mkdir"
 
 
