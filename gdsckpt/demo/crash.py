@@ -76,8 +76,9 @@ def main() -> None:
         training = Training(order.options, order.text.read_bytes())
         training.load_state_dict(gdsckpt.load(order.checkpoint, config=order.config))
         checkpointer = gdsckpt.Checkpointer(root_of(order), keep_local=2, config=order.config)
+        last = max(training.num_done + 1, order.options.num_steps - 1)
         handle = _save(checkpointer, training)
-        while training.num_done < order.options.num_steps - 1:
+        while training.num_done < last:
             training.train(1)
             report = handle.committed.result()
             sys.stdout.write(json.dumps({"step": report.step, "stall_s": report.stall_s}) + "\n")
