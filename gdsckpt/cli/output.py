@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from gdsckpt.units import format_bytes, format_duration, format_rate
@@ -157,10 +158,8 @@ def flush_stdout() -> None:
 
 def abandon_stdout() -> None:
     """Send the rest of the output nowhere: the interpreter's last flush would fail again."""
-    with contextlib.suppress(OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
+    with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as null:
+        os.dup2(null.fileno(), sys.stdout.fileno())
 
 
 @contextlib.contextmanager

@@ -1,4 +1,6 @@
+import io
 import logging
+import os
 import sys
 import warnings
 
@@ -110,3 +112,10 @@ def test_prepare_stdout_shows_what_the_encoding_lacks(tmp_path, monkeypatch):
         output.prepare_stdout()
         output.line("caf\u00e9")
     assert path.read_text() == "caf\\xe9\n"
+
+
+def test_abandon_stdout_leaves_no_descriptor_where_stdout_is_no_file(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    before = os.listdir("/proc/self/fd")
+    output.abandon_stdout()
+    assert os.listdir("/proc/self/fd") == before

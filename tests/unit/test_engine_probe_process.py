@@ -88,19 +88,19 @@ def test_child_that_dies_says_where(library, body, said):
 
 @pytest.mark.parametrize("words", ["rubbish", "[1]", '{\\"found\\": 3}'])
 def test_rubbish_in_the_answer_is_a_failure(library, words):
-    write = f'for (int fd = 3; fd < 64; ++fd) if (is_pipe(fd)) dprintf(fd, "{words}\\n");'
+    write = f'for (int fd = 3; fd < 1024; ++fd) if (is_pipe(fd)) dprintf(fd, "{words}\\n");'
     outcome = look(library(write))
     assert outcome.failure.startswith("the process said what was not understood: ")
 
 
 def test_answer_without_end_is_a_failure(library):
-    write = "char b[4096] = {0}; for (;;) for (int fd = 3; fd < 64; ++fd) if (is_pipe(fd))"
+    write = "char b[4096] = {0}; for (;;) for (int fd = 3; fd < 1024; ++fd) if (is_pipe(fd))"
     outcome = look(library(f"{write} if (write(fd, b, 4096) < 0) pause();"), timeout_s=600.0)
     assert "said more than" in outcome.failure
 
 
 def test_line_that_was_cut_off_is_left_out(library):
-    write = 'for (int fd = 3; fd < 64; ++fd) if (is_pipe(fd)) dprintf(fd, "{\\"doi");'
+    write = 'for (int fd = 3; fd < 1024; ++fd) if (is_pipe(fd)) dprintf(fd, "{\\"doi");'
     assert look(library(f"{write} _exit(1);")).failure == (
         "the process ended with status 1 during cuInit"
     )
