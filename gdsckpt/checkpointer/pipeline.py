@@ -97,7 +97,7 @@ class Pipeline:
         self._root = lock.root
         self._config = config
         self._taking = threading.Lock()
-        # Not the lock above: who takes a state may wait for the thread that asks what to keep.
+        # Another than the one for taking: who takes may wait for the thread that asks what to keep.
         self._keeping = threading.Lock()
         self._kept: Counter[int] = Counter()
         self.saves = Saves()
@@ -300,15 +300,7 @@ class Pipeline:
         # Those in flight first: one that is committed meanwhile is found by the scan. Of them the
         # last one counts alone, which may have gone back: what is after it will count no more.
         in_flight = [job.handle.step for job in self.saves.jobs]
-        # What cannot be read now may be whole: it is not to be saved over by mistake.
-        there = [
-            entry.step
-            for entry in roots.scan(self._root)
-            if entry.state in (roots.COMPLETE, roots.UNREADABLE)
-        ]
-        highest = max(there, default=self._newest_in_store)
-        highest = max(highest, self._newest_in_store)
-        highest = in_flight[-1] if in_flight else highest
+        highest = in_flight[-1] if in_flight else self._newest_there()
         if order.step > highest:
             return
         path = roots.step_directory(self._root, order.step)
@@ -319,6 +311,13 @@ class Pipeline:
             "count no more then.",
             path=path,
         )
+
+    def _newest_there(self) -> int:
+        """Give the newest step of root and store; -1 where there is none."""
+        # What cannot be read now may be whole: it is not to be saved over by mistake.
+        states = (roots.COMPLETE, roots.UNREADABLE)
+        there = [entry.step for entry in roots.scan(self._root) if entry.state in states]
+        return max([self._newest_in_store, *there])
 
     def _run(self, job: SaveJob) -> None:
         """Do a save, in the thread of the lane."""
