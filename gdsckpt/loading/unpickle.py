@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +39,9 @@ _LOOKS_AT_DEVICE = (
     b"_rebuild_device_tensor_from_numpy",
 )
 """Rebuild functions that refuse a callable ``map_location``."""
+
+_TORCH_ERRNO = re.compile(r"^unable to .*: .* \((\d+)\)$")
+"""How torch words the error number of a system call that failed while it mapped a file."""
 
 _serial = itertools.count()
 
@@ -194,7 +198,20 @@ def torch_load(
             raise _broken(shard, error) from error
         raise storage_error_from(error, op="map", path=shard.path) from error
     except Exception as error:
+        refused = _refused_by_system(error)
+        if refused is not None:
+            raise storage_error_from(refused, op="map", path=shard.path) from error
         raise _broken(shard, error) from error
+
+
+def _refused_by_system(error: Exception) -> OSError | None:
+    """Give the OSError that torch has hidden in a RuntimeError, or None."""
+    lines = str(error).splitlines()
+    found = _TORCH_ERRNO.match(lines[0]) if lines and isinstance(error, RuntimeError) else None
+    if found is None:
+        return None
+    number = int(found.group(1))
+    return OSError(number, os.strerror(number))
 
 
 def _broken(shard: Shard, error: Exception) -> UnpickleError:
