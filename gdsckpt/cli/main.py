@@ -63,12 +63,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as exc:
         output.note(" ".join((f"{output.PROGRAM}: interrupted", *getattr(exc, "__notes__", ()))))
         output.abandon_stdout()
+        _end_by_exit_code()
         return Exit.INTERRUPTED
     except BrokenPipeError:
         output.abandon_stdout()
         return Exit.NO_READER
     except (GdsckptError, OSError, ImportError) as exc:
         return _failed(exc, debug=debug)
+
+
+def _end_by_exit_code() -> None:
+    """Let the process end with our exit code, wherever Ctrl-C met it.
+
+    CPython notes an interrupt that ends an ``exec`` of text, such as those of imports, and at its
+    end kills itself with SIGINT, though the exception was caught. The next ``exec`` clears that.
+    """
+    exec("")  # noqa: S102
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from gdsckpt.cli.main import COMMANDS, main
@@ -51,6 +54,21 @@ def test_missing_path_is_code_4_and_one_line(run, command, tmp_path):
     assert code == 4
     assert is_one_error_line(err)
     assert "absent\\n.pt" in err
+
+
+@pytest.mark.parametrize("way", ["raise KeyboardInterrupt", "exec('raise KeyboardInterrupt')"])
+def test_interrupted_anywhere_is_code_130(way, tmp_path):
+    (tmp_path / "program.py").write_text(f"""
+import sys
+from gdsckpt.cli import ls, main
+def run(arguments):
+    {way}
+ls.run = run
+sys.exit(main.main(["ls"]))
+""")
+    words = [sys.executable, "-m", "program"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (130, "gdsckpt: interrupted\n")
 
 
 def test_unknown_setting_has_a_hint(run):
