@@ -141,9 +141,9 @@ from gdsckpt.staging.root_lock import RootLock
 lock = RootLock.acquire(sys.argv[1])
 child = os.fork()
 if child == 0:
+    print(os.getpid(), flush=True)
     sys.stdin.read()  # a worker that is still there when the trainer is gone
     os._exit(0)
-print(child, flush=True)
 os.wait()
 """
 
