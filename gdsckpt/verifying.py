@@ -15,7 +15,7 @@ from gdsckpt.format.manifest import Manifest, ShardEntry
 from gdsckpt.format.zipfmt import LOCAL_SIGNATURE
 from gdsckpt.remote.opening import REMOVED, OpenedObject, Place, open_object, open_place
 from gdsckpt.report import Damage, VerifyReport
-from gdsckpt.staging import directory, files, indexing, reader, scanning
+from gdsckpt.staging import files, indexing, listed_shards, manifests, reader, scanning
 from gdsckpt.staging.shard import Origin, Shard, read_at
 from gdsckpt.store import is_url
 
@@ -129,8 +129,8 @@ def _verify_legacy(shard: Shard) -> VerifyReport:
 
 def _verify_directory(path: str, config: Config, progress: Progress | None) -> VerifyReport:
     try:
-        with directory.being_read(path) as raw:
-            manifest = directory.decode_manifest(path, raw)
+        with manifests.being_read(path) as raw:
+            manifest = manifests.decode_manifest(path, raw)
             shards = tuple(
                 _verify_listed(path, entry, config, progress) for entry in manifest.shards
             )
@@ -161,7 +161,7 @@ def _report_of_all(path: str, shards: tuple[VerifyReport, ...]) -> VerifyReport:
 def _is_outdated(path: str, manifest: Manifest) -> bool:
     """Tell whether another save was committed meanwhile, which removes the shards of this one."""
     try:
-        return directory.read_manifest(path).attempt != manifest.attempt
+        return manifests.read_manifest(path).attempt != manifest.attempt
     except FormatError:
         return False
 
@@ -171,12 +171,12 @@ def _verify_listed(
 ) -> VerifyReport:
     shown = os.path.join(path, entry.name)  # noqa: PTH118 - only shown
     try:
-        with directory.open_listed_shard(path, entry, direct_io=config.direct_io) as shard:
+        with listed_shards.open_listed_shard(path, entry, direct_io=config.direct_io) as shard:
             report, crc32 = _verify_shard(shard, config, progress)
             if report.ok is False:
                 return report
             if crc32 != entry.crc32:
-                raise directory.not_as_listed(shard.path)
+                raise listed_shards.not_as_listed(shard.path)
             return report
     except (FormatError, ShortTransferError, CheckpointNotFoundError) as error:
         return _damaged_report(shown, error, _size_of(shown))
@@ -217,7 +217,7 @@ def _verify_object(
             if report.ok is False:
                 return report
             if crc32 != entry.crc32:
-                raise directory.not_as_listed(url)
+                raise listed_shards.not_as_listed(url)
             return report
     except (FormatError, *REMOVED) as error:
         return _damaged_report(url, error, nbytes)

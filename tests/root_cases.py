@@ -12,7 +12,7 @@ from gdsckpt.config import Config
 from gdsckpt.format import manifest as manifest_format
 from gdsckpt.format.manifest import ShardEntry
 from gdsckpt.saving import content_of
-from gdsckpt.staging import directory, root, writer
+from gdsckpt.staging import directory, manifests, root, writer
 from gdsckpt.staging.directory import SaveIdentity
 
 QUICK = Config(fsync=False)
@@ -53,7 +53,7 @@ def tear_step(where, step):
 
 def shard_of(path):
     """Give the first shard of a step."""
-    return path / directory.read_manifest(path).shards[0].name
+    return path / manifests.read_manifest(path).shards[0].name
 
 
 def states(where):

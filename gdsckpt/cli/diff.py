@@ -16,7 +16,7 @@ from gdsckpt.cli import output
 from gdsckpt.cli.exits import Exit
 from gdsckpt.cli.steps import steps_in
 from gdsckpt.errors import ConfigError
-from gdsckpt.staging import directory
+from gdsckpt.staging import manifests
 
 if TYPE_CHECKING:
     from gdsckpt.loading.comparing import CompareOptions, Comparison
@@ -76,8 +76,8 @@ def _shards_of(text: str, stack: contextlib.ExitStack) -> list[str] | None:
             f"{text} is a root of {len(steps)} steps. Name one, such as {steps[-1].path}.",
             field="path",
         )
-    raw = stack.enter_context(directory.being_read(text))
-    shards = directory.decode_manifest(text, raw).shards
+    raw = stack.enter_context(manifests.being_read(text))
+    shards = manifests.decode_manifest(text, raw).shards
     return [str(Path(text) / shard.name) for shard in shards]
 
 

@@ -14,7 +14,7 @@ from gdsckpt.errors import StateMismatchError
 from gdsckpt.format import layout
 from gdsckpt.format.table import ChunkTable, TensorEntry
 from gdsckpt.remote.opening import open_object, open_place
-from gdsckpt.staging import directory, indexing, reader
+from gdsckpt.staging import indexing, listed_shards, manifests, reader
 from gdsckpt.staging.shard import Origin, Shard
 from gdsckpt.store import is_url
 
@@ -124,11 +124,11 @@ def read_facts(path: str, *, config: Config, prefix: str = "") -> CheckpointFact
 
 
 def _facts_in(path: str) -> CheckpointFacts:
-    with directory.being_read(path) as raw:
-        manifest = directory.decode_manifest(path, raw)
+    with manifests.being_read(path) as raw:
+        manifest = manifests.decode_manifest(path, raw)
         files = []
         for entry in manifest.shards:
-            with directory.open_listed_shard(path, entry) as shard:
+            with listed_shards.open_listed_shard(path, entry) as shard:
                 file = _facts_of(shard, manifest.engine)
                 files.append(dataclasses.replace(file, path=str(Path(path) / entry.name)))
     return CheckpointFacts(path, dataclasses.asdict(manifest), tuple(files))

@@ -24,7 +24,7 @@ from gdsckpt.errors import (
 )
 from gdsckpt.format.manifest import MANIFEST_NAME, Manifest
 from gdsckpt.staging import directory as checkpoints
-from gdsckpt.staging import files, reader
+from gdsckpt.staging import files, listed_shards, manifests, reader
 from gdsckpt.staging.shard import Origin, Shard, read_at
 
 COMPLETE = "complete"
@@ -159,7 +159,7 @@ def _lock(where: Path, kind: int) -> Iterator[None]:
 def _abandoned(where: Path) -> list[Path]:
     manifest: Manifest | None
     try:
-        manifest = checkpoints.read_manifest(where)
+        manifest = manifests.read_manifest(where)
     except CheckpointNotFoundError:
         manifest = None
     return checkpoints.abandoned_shards(where, manifest)
@@ -220,8 +220,8 @@ def _checkpoint_rows(where: Path) -> list[Row]:
 
 def _checkpoint_row(where: Path) -> Row:
     try:
-        with checkpoints.being_read(where) as raw:
-            manifest = checkpoints.decode_manifest(where, raw)
+        with manifests.being_read(where) as raw:
+            manifest = manifests.decode_manifest(where, raw)
             return _manifest_row(where, manifest)
     except CheckpointNotFoundError:
         reason = f"{where} has no {MANIFEST_NAME}: no save into it was completed"
@@ -236,7 +236,7 @@ def _manifest_row(where: Path, manifest: Manifest) -> Row:
     state, reason, total = COMPLETE, "", 0
     for entry in manifest.shards:
         try:
-            with checkpoints.open_listed_shard(where, entry) as shard:
+            with listed_shards.open_listed_shard(where, entry) as shard:
                 total += num_tensors(shard) or 0
         except (FormatError, ShortTransferError, CheckpointNotFoundError) as error:
             state, reason = DAMAGED, str(error)

@@ -25,7 +25,7 @@ from gdsckpt.loading.source import ReadOptions, StorageSource
 from gdsckpt.loading.stock import load_stock
 from gdsckpt.loading.unpickle import looks_at_values, needs_stock_torch, unpickle
 from gdsckpt.remote.opening import OpenedObject, read_only_object
-from gdsckpt.staging import directory, files, indexing, reader, scanning, stream
+from gdsckpt.staging import files, indexing, listed_shards, reader, scanning, stream
 from gdsckpt.staging.shard import Origin, Shard
 from gdsckpt.store import is_url
 from gdsckpt.tensors import devices
@@ -124,7 +124,7 @@ def _open(f: str | os.PathLike[str] | BinaryIO, config: Config) -> Iterator[Shar
             yield shard
         return
     path = files.local_path(f)
-    opened = directory.open_only_shard if os.path.isdir(path) else reader.open_shard  # noqa: PTH112 - Path.is_dir raises for names that are too long
+    opened = listed_shards.open_only_shard if os.path.isdir(path) else reader.open_shard  # noqa: PTH112 - Path.is_dir raises for names that are too long
     with opened(path, direct_io=config.direct_io) as shard:
         yield shard
 

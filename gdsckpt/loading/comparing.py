@@ -18,7 +18,7 @@ from gdsckpt.format.table import TensorEntry
 from gdsckpt.loading import load
 from gdsckpt.loading.differences import Difference, difference_of
 from gdsckpt.loading.select import walk_leaves
-from gdsckpt.staging import directory, reader
+from gdsckpt.staging import listed_shards, reader
 from gdsckpt.staging.shard import Origin, Shard
 from gdsckpt.tensors.naming import Path, name_of, strided_parts, walk
 
@@ -163,7 +163,7 @@ def _outline(path: str | os.PathLike[str], options: CompareOptions) -> _Outline:
 
     load(path, keys=note, weights_only=options.weights_only, config=options.config)
     is_directory = FilePath(path).is_dir()
-    with directory.open_only_shard(path) if is_directory else reader.open_shard(path) as shard:
+    with listed_shards.open_only_shard(path) if is_directory else reader.open_shard(path) as shard:
         if shard.origin is not Origin.GDSCKPT:
             sizes = _sizes_by_torch(path, options) if shard.origin is Origin.FOREIGN_ZIP else {}
             return _Outline(path, tuple(names), {}, {}, sizes, shard.origin is Origin.NO_ZIP)

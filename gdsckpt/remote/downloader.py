@@ -25,7 +25,7 @@ from gdsckpt.remote.opening import REMOVED, Place, open_place
 from gdsckpt.remote.receiving import Received, plan_receive, receive
 from gdsckpt.remote.shards import move_shards
 from gdsckpt.report import FetchReport
-from gdsckpt.staging import directory, files
+from gdsckpt.staging import directory, files, manifests
 
 
 def fetch(
@@ -201,7 +201,7 @@ def _is_temporary(name: str) -> bool:
 def _named_in(target: Path) -> set[str] | None:
     """Give the shards that the manifest of a directory names; None where it cannot be read."""
     try:
-        return {entry.name for entry in directory.read_manifest(target).shards}
+        return {entry.name for entry in manifests.read_manifest(target).shards}
     except CheckpointNotFoundError:
         return set()
     except GdsckptError:

@@ -22,7 +22,7 @@ from gdsckpt.remote.crew import Crew
 from gdsckpt.remote.engine import ObjectEngine
 from gdsckpt.remote.objects import RemoteObject
 from gdsckpt.remote.ondemand import OnDemandFile
-from gdsckpt.staging import directory, files, indexing
+from gdsckpt.staging import files, indexing, listed_shards
 from gdsckpt.staging import shard as shards
 from gdsckpt.staging.shard import Shard
 from gdsckpt.store import open_store
@@ -142,7 +142,7 @@ class Place:
                 yield opened
             return
         manifest = self.manifest
-        directory.require_one_rank(self.url, manifest)
+        listed_shards.require_one_rank(self.url, manifest)
         with self.open_listed(manifest.shards[0]) as opened:
             yield opened
 
@@ -161,7 +161,7 @@ class Place:
             FormatError: It has not the size or the chunk table that the manifest names.
         """
         with open_object(source or self.find(entry), self.crew) as opened:
-            directory.require_as_listed(opened.shard, entry, opened.shard.path)
+            listed_shards.require_as_listed(opened.shard, entry, opened.shard.path)
             yield opened
 
 

@@ -24,7 +24,7 @@ from gdsckpt.remote.crew import Crew, Work
 from gdsckpt.remote.disk import PieceWriter
 from gdsckpt.remote.objects import Buffers, RemoteObject
 from gdsckpt.remote.ondemand import OnDemandFile
-from gdsckpt.staging import directory, files, indexing
+from gdsckpt.staging import files, indexing, listed_shards
 from gdsckpt.staging.shard import provided, read_at
 from gdsckpt.staging.writer import warn_buffered
 
@@ -97,10 +97,10 @@ def plan_receive(source: RemoteObject, crew: Crew, entry: ShardEntry | None = No
         )
         if shard is None:
             if entry is not None:
-                raise directory.not_as_listed(source.url)
+                raise listed_shards.not_as_listed(source.url)
             return ReceivePlan(source, None, b"", source.crc32)
         if entry is not None:
-            directory.require_as_listed(shard, entry, source.url)
+            listed_shards.require_as_listed(shard, entry, source.url)
         table = shard.read_table()
         tail = read_at(
             copy.fd, source.url, table.covered_bytes, source.nbytes - table.covered_bytes

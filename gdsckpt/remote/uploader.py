@@ -30,7 +30,7 @@ from gdsckpt.remote.sending import Sender, Sent, plan_upload
 from gdsckpt.remote.shards import move_shards
 from gdsckpt.remote.source import SourceFile, crcs_of, open_source, source_of
 from gdsckpt.report import UploadReport
-from gdsckpt.staging import directory, files
+from gdsckpt.staging import files, listed_shards, manifests
 from gdsckpt.store import open_store
 from gdsckpt.store.base import IF_ABSENT, Condition, Store
 
@@ -156,7 +156,7 @@ class Uploader:
         """
         plan = plan_upload(opened, key, self._config.upload_part_bytes)
         if crc32 is not None and crc32 != plan.crc32:
-            raise directory.not_as_listed(opened.path)
+            raise listed_shards.not_as_listed(opened.path)
         return self._sender.send(plan, progress=progress)
 
     def require_key_of_object(self) -> None:
@@ -192,8 +192,8 @@ class Uploader:
         self.require_key_of_checkpoint()
         tried = b""
         while True:
-            with directory.being_read(path) as raw:
-                manifest = directory.decode_manifest(path, raw)
+            with manifests.being_read(path) as raw:
+                manifest = manifests.decode_manifest(path, raw)
                 send = functools.partial(
                     move_shards,
                     manifest,
@@ -211,7 +211,7 @@ class Uploader:
                     tried = raw
 
     def _upload_shard(self, path: str, entry: ShardEntry, progress: Progress | None) -> Sent:
-        with directory.open_listed_shard(path, entry, direct_io="off") as shard:
+        with listed_shards.open_listed_shard(path, entry, direct_io="off") as shard:
             opened = source_of(shard.file, crcs_of(shard), is_named=True)
             return self.send(opened, self.key_of(entry.name), progress, entry.crc32)
 

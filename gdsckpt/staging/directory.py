@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import errno
 import fcntl
-import hashlib
 import logging
 import os
 import re
@@ -17,18 +16,11 @@ from pathlib import Path
 
 from gdsckpt.config import Config
 from gdsckpt.engine import base
-from gdsckpt.errors import (
-    CheckpointNotFoundError,
-    ConfigError,
-    FormatError,
-    GdsckptError,
-    storage_error_from,
-)
+from gdsckpt.errors import CheckpointNotFoundError, GdsckptError, storage_error_from
 from gdsckpt.format import manifest as manifest_format
-from gdsckpt.format.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME, Manifest, ShardEntry
-from gdsckpt.staging import files, reader, writer
+from gdsckpt.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
+from gdsckpt.staging import files, manifests, writer
 from gdsckpt.staging.content import ShardContent
-from gdsckpt.staging.shard import TABLE_NAME, Shard
 from gdsckpt.staging.writer import WrittenShard
 
 logger = logging.getLogger(__name__)
@@ -120,205 +112,6 @@ def prepared(directory: Path, config: Config) -> Iterator[None]:
         yield
 
 
-def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
-    """Read and check the manifest of a directory.
-
-    Raises:
-        CheckpointNotFoundError: There is none: the directory is no checkpoint, or not yet.
-        FormatError: It is damaged.
-    """
-    return decode_manifest(directory, read_raw_manifest(directory))
-
-
-def decode_manifest(directory: str | os.PathLike[str], raw: bytes) -> Manifest:
-    """Check the manifest of a directory, as it was read.
-
-    Raises:
-        FormatError: It is damaged.
-    """
-    return manifest_format.decode(raw, str(Path(directory) / MANIFEST_NAME))
-
-
-def read_raw_manifest(directory: str | os.PathLike[str]) -> bytes:
-    """Read the manifest of a directory as it stands.
-
-    Raises:
-        CheckpointNotFoundError: There is none.
-        FormatError: It is larger than any manifest.
-    """
-    with _open_manifest(directory) as fd:
-        return _read_all(fd, Path(directory) / MANIFEST_NAME)
-
-
-@contextlib.contextmanager
-def being_read(directory: str | os.PathLike[str]) -> Iterator[bytes]:
-    """Keep a checkpoint from being pruned while the block lasts; a save may replace it meanwhile.
-
-    The manifest is locked, not the directory, which is what saves lock: readers never wait for
-    those. Where the file system has no locks, nothing is kept.
-
-    Yields:
-        The manifest as it stands.
-
-    Raises:
-        CheckpointNotFoundError: There is none.
-        FormatError: It is larger than any manifest.
-    """
-    path = Path(directory) / MANIFEST_NAME
-    while True:
-        with _open_manifest(directory) as fd, files.kept_from_children(fd):
-            with contextlib.suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_SH)
-            if not is_at(path, fd):
-                continue  # it was replaced or pruned while we waited for the lock
-            yield _read_all(fd, path)
-            return
-
-
-def is_at(path: Path, fd: int) -> bool:
-    """Tell whether a path still names an open file."""
-    try:
-        named = path.stat()
-    except OSError:
-        return False
-    return os.path.samestat(named, os.fstat(fd))
-
-
-@contextlib.contextmanager
-def _open_manifest(directory: str | os.PathLike[str]) -> Iterator[int]:
-    path = Path(directory) / MANIFEST_NAME
-    try:
-        # Not blocking: what has this name may be a pipe.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise CheckpointNotFoundError(
-            f"no checkpoint at {directory}: it has no {MANIFEST_NAME}, so no save into it was "
-            "completed. 'gdsckpt ls' lists what is there.",
-            path=str(directory),
-        ) from error
-    except OSError as error:
-        raise storage_error_from(error, op="open", path=str(path)) from error
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _read_all(fd: int, path: Path) -> bytes:
-    try:
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            raw = file.read(MANIFEST_MAX_BYTES + 1)
-    except OSError as error:
-        raise storage_error_from(error, op="read", path=str(path)) from error
-    if len(raw) > MANIFEST_MAX_BYTES:
-        raise FormatError(
-            f"{path} is larger than {MANIFEST_MAX_BYTES} bytes, which no manifest is. Use another "
-            "checkpoint.",
-            path=str(path),
-            offset=0,
-        )
-    return raw
-
-
-@contextlib.contextmanager
-def open_only_shard(
-    directory: str | os.PathLike[str], *, direct_io: str = "auto"
-) -> Iterator[Shard]:
-    """Open the shard of a checkpoint that one rank wrote; it is not pruned meanwhile.
-
-    Raises:
-        ConfigError: The checkpoint has several ranks.
-    """
-    tried = ""
-    with contextlib.ExitStack() as stack:
-        while True:
-            raw = stack.enter_context(being_read(directory))
-            manifest = decode_manifest(directory, raw)
-            require_one_rank(directory, manifest)
-            try:
-                listed = open_listed_shard(directory, manifest.shards[0], direct_io=direct_io)
-                shard = stack.enter_context(listed)
-                break
-            except CheckpointNotFoundError:
-                # A save that was committed meanwhile removes the shards of the one before.
-                if manifest.attempt == tried:
-                    raise
-                tried = manifest.attempt
-        yield shard
-
-
-def require_one_rank(directory: str | os.PathLike[str], manifest: Manifest) -> None:
-    """Refuse a checkpoint of several ranks where one shard is to be loaded.
-
-    Raises:
-        ConfigError: It has several.
-    """
-    if len(manifest.shards) != 1:
-        names = ", ".join(shard.name for shard in manifest.shards[:3])
-        raise ConfigError(
-            f"{os.fspath(directory)} was written by {manifest.world_size} ranks ({names}, ...). "
-            "Pass one of its shards.",
-            field="f",
-        )
-
-
-@contextlib.contextmanager
-def open_listed_shard(
-    directory: str | os.PathLike[str], entry: ShardEntry, *, direct_io: str = "auto"
-) -> Iterator[Shard]:
-    """Open a shard as the manifest names it: in its directory, links not followed.
-
-    Raises:
-        CheckpointNotFoundError: The shard is missing.
-        FormatError: It has not the size or the chunk table that the manifest names.
-    """
-    try:
-        dir_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise storage_error_from(error, op="open", path=os.fspath(directory)) from error
-    try:
-        with reader.open_shard(entry.name, direct_io=direct_io, dir_fd=dir_fd) as shard:
-            path = os.path.join(directory, entry.name)  # noqa: PTH118 - only shown
-            require_as_listed(shard, entry, path)
-            yield shard
-    finally:
-        os.close(dir_fd)
-
-
-def require_as_listed(shard: Shard, entry: ShardEntry, path: str) -> None:
-    """Refuse a shard that has not the size or the chunk table that the manifest names.
-
-    Args:
-        shard: An open shard.
-        entry: What the manifest says of it.
-        path: For messages.
-
-    Raises:
-        FormatError: It is another one, or damaged.
-    """
-    if shard.nbytes != entry.nbytes:
-        raise FormatError(
-            f"{path} has {shard.nbytes} bytes, but the manifest names {entry.nbytes}. "
-            "Use another checkpoint.",
-            path=path,
-            offset=min(shard.nbytes, entry.nbytes),
-        )
-    index = shard.find(TABLE_NAME)
-    table = b"" if index is None else shard.read_record(index)
-    if hashlib.sha256(table).hexdigest() != entry.table_sha256:
-        raise not_as_listed(shard.path)
-
-
-def not_as_listed(path: str) -> FormatError:
-    """Build the error for a shard that is whole in itself, but not the one of the manifest."""
-    return FormatError(
-        f"{path} is not the shard that the manifest names: its checksum differs. "
-        "Use another checkpoint.",
-        path=path,
-        offset=0,
-    )
-
-
 def is_shard_name(name: str) -> bool:
     """Tell whether a file of this name is a shard that some save wrote."""
     return _SHARD_NAME.fullmatch(name) is not None
@@ -390,7 +183,7 @@ def _removed_unless_committed(directory: Path, attempt: str, name: str) -> Itera
 def _is_committed(directory: Path, attempt: str) -> bool:
     """Tell whether the manifest may name an attempt; a manifest that cannot be read may."""
     try:
-        return read_manifest(directory).attempt == attempt
+        return manifests.read_manifest(directory).attempt == attempt
     except CheckpointNotFoundError:
         return False
     except GdsckptError:

@@ -15,7 +15,7 @@ from pathlib import Path
 from gdsckpt.engine.fallback import warn_once
 from gdsckpt.errors import storage_error_from
 from gdsckpt.format.manifest import MANIFEST_NAME
-from gdsckpt.staging import directory, files
+from gdsckpt.staging import files, manifests
 from gdsckpt.staging import root as roots
 
 logger = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ def kept_off(path: Path) -> Iterator[None]:
         except FileNotFoundError:
             pass  # it never became a checkpoint
         else:
-            if not directory.is_at(manifest, fd):
+            if not manifests.is_at(manifest, fd):
                 raise InUseError(f"{manifest} was replaced meanwhile")
         yield
 

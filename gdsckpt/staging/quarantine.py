@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gdsckpt.errors import GdsckptError, storage_error_from
 from gdsckpt.format.manifest import Manifest
-from gdsckpt.staging import directory, files, pruning
+from gdsckpt.staging import directory, files, manifests, pruning
 from gdsckpt.staging import root as roots
 from gdsckpt.staging.root import DAMAGED, SUPERSEDED, TORN, StepEntry
 
@@ -212,7 +212,7 @@ def _tidied(entry: StepEntry) -> list[Finding]:
     why = "a save that was killed left it"
     removed = files.remove_leftovers(entry.path)
     with pruning.locked(entry.path):
-        for shard in directory.abandoned_shards(entry.path, directory.read_manifest(entry.path)):
+        for shard in directory.abandoned_shards(entry.path, manifests.read_manifest(entry.path)):
             shard.unlink(missing_ok=True)
             removed.append(shard)
     return [Finding(path, "removed", why) for path in removed]
@@ -220,6 +220,6 @@ def _tidied(entry: StepEntry) -> list[Finding]:
 
 def _manifest_of(path: Path) -> Manifest | None:
     try:
-        return directory.read_manifest(path)
+        return manifests.read_manifest(path)
     except (GdsckptError, OSError):
         return None

@@ -19,7 +19,7 @@ from gdsckpt.errors import (
     storage_error_from,
 )
 from gdsckpt.format.manifest import Manifest, ShardEntry
-from gdsckpt.staging import directory, files
+from gdsckpt.staging import directory, files, manifests
 
 PRIVATE_NAME = ".gdsckpt"
 """Directory in a root for what is no step: the lock, what is set aside, what is being deleted."""
@@ -151,7 +151,7 @@ def look(step: int, path: Path) -> StepEntry | None:
     try:
         if not stat.S_ISDIR(path.stat().st_mode):
             return None
-        manifest = directory.read_manifest(path)
+        manifest = manifests.read_manifest(path)
     except CheckpointNotFoundError:
         return _without_manifest(step, path)
     except UnsupportedVersionError as error:

@@ -29,7 +29,7 @@ from gdsckpt.errors import (
 from gdsckpt.format import manifest as manifest_format
 from gdsckpt.staging import quarantine
 from gdsckpt.staging import root as roots
-from gdsckpt.staging.directory import being_read
+from gdsckpt.staging.manifests import being_read
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ import torch
 
 import gdsckpt
 from gdsckpt.errors import StorageError
-from gdsckpt.staging.directory import being_read
+from gdsckpt.staging.manifests import being_read
 
 ROOT = Path(__file__).parent.parent.parent
 MiB = 1 << 20

@@ -8,7 +8,7 @@ import pytest
 from cli_runs import flip, run_here
 from root_cases import finish, save_step, shard_of, start, states, tear_step
 
-from gdsckpt.staging import directory, pruning, quarantine
+from gdsckpt.staging import manifests, pruning, quarantine
 from gdsckpt.staging.root_lock import RootLock
 
 HOLD = """
@@ -142,7 +142,7 @@ def test_verify_of_a_root_without_any_save_is_code_4(capsys, tmp_path):
 
 def test_verify_of_several_ranks_names_the_shard(capsys, place):
     path = save_step(place, 50, sequence=9, num_ranks=3)
-    shard = path / directory.read_manifest(path).shards[1].name
+    shard = path / manifests.read_manifest(path).shards[1].name
     flip(shard, 200)
     done = run_here(capsys, "verify", path)
     assert done.code == 1
@@ -232,7 +232,7 @@ def test_prune_prints_a_table(capsys, place):
 
 
 def test_prune_keeps_a_step_that_is_being_read(capsys, place):
-    with directory.being_read(place / "step-00000010"):
+    with manifests.being_read(place / "step-00000010"):
         document = document_of(capsys, "prune", place, "--keep-local", 1, "--json")
     assert [(each["step"], each["action"], each["why"]) for each in document["steps"]][0] == (
         10,
@@ -244,7 +244,7 @@ def test_prune_keeps_a_step_that_is_being_read(capsys, place):
 
 def test_prune_keeps_a_superseded_step_that_is_being_read_superseded(capsys, place):
     save_step(place, 50, sequence=5)
-    with directory.being_read(place / "step-00000040"):
+    with manifests.being_read(place / "step-00000040"):
         document = document_of(capsys, "prune", place, "--keep-local", 1, "--json")
     assert [(each["step"], each["action"]) for each in document["steps"]] == [
         (10, "delete"),

@@ -5,7 +5,7 @@ import pytest
 from root_cases import finish, save_step, shard_of, start, states, tear_step
 
 from gdsckpt.errors import StorageError
-from gdsckpt.staging import directory, pruning
+from gdsckpt.staging import manifests, pruning
 
 
 def test_prune_removes_the_step_and_its_files(tmp_path):
@@ -27,7 +27,7 @@ def test_prune_of_a_torn_step_removes_it(tmp_path):
 
 READ = """
 import sys
-from gdsckpt.staging.directory import being_read
+from gdsckpt.staging.manifests import being_read
 with being_read(sys.argv[1]):
     print("reading", flush=True)
     sys.stdin.read()
@@ -62,9 +62,9 @@ def test_prune_of_a_step_that_is_saved_into_leaves_it(tmp_path):
 
 def test_prune_keeps_off_readers_of_the_manifest_that_is_there(tmp_path):
     path = save_step(tmp_path, 1)
-    with directory.being_read(path):
+    with manifests.being_read(path):
         save_step(tmp_path, 1)  # the reader holds the one before, and reads on from its descriptors
-        with directory.being_read(path):
+        with manifests.being_read(path):
             assert not pruning.prune(tmp_path, path)
 
 

@@ -4,7 +4,7 @@ import pytest
 from root_cases import LEFT_SHARD, save_step, shard_of, states, tear_step
 
 from gdsckpt.errors import CheckpointNotFoundError
-from gdsckpt.staging import directory, files, pruning, quarantine, root
+from gdsckpt.staging import files, manifests, pruning, quarantine, root
 from gdsckpt.staging.root_lock import RootLock
 
 
@@ -130,7 +130,7 @@ def test_recover_leaves_what_is_being_saved_into(place):
 def test_recover_leaves_a_superseded_step_that_is_being_read(place):
     save_step(place, 1, sequence=2)
     path = save_step(place, 2, sequence=1)
-    with directory.being_read(path):
+    with manifests.being_read(path):
         (finding,) = quarantine.recover(place)
     assert (finding.path, finding.what) == (path, "left alone")
     assert states(place) == {1: "complete", 2: "superseded"}

@@ -8,7 +8,7 @@ from root_cases import LEFT_SHARD, save_step, shard_of, states, tear_step
 
 from gdsckpt.errors import CheckpointNotFoundError
 from gdsckpt.format import manifest as manifest_format
-from gdsckpt.staging import directory, files, root
+from gdsckpt.staging import files, manifests, root
 
 
 def entry_of(where):
@@ -98,7 +98,7 @@ def swap_for_link(shard):
 
 
 def set_manifest(path, **fields):
-    manifest = dataclasses.replace(directory.read_manifest(path), **fields)
+    manifest = dataclasses.replace(manifests.read_manifest(path), **fields)
     (path / "manifest.json").write_bytes(manifest_format.encode(manifest))
 
 
@@ -186,5 +186,5 @@ def test_scan_of_a_step_that_is_a_link_follows_it(tmp_path):
 def test_scan_checks_every_rank(tmp_path):
     path = save_step(tmp_path, 7, num_ranks=3)
     assert states(tmp_path) == {7: "complete"}
-    (path / directory.read_manifest(path).shards[2].name).unlink()
+    (path / manifests.read_manifest(path).shards[2].name).unlink()
     assert states(tmp_path) == {7: "damaged"}

@@ -8,7 +8,7 @@ from root_cases import finish, save_step, shard_of, start
 
 import gdsckpt
 from gdsckpt.errors import CheckpointNotFoundError
-from gdsckpt.staging import directory, pruning
+from gdsckpt.staging import manifests, pruning
 
 
 def is_locked(path):
@@ -22,7 +22,7 @@ def is_locked(path):
 
 def test_being_read_gives_the_manifest_and_locks_it_meanwhile(tmp_path):
     path = save_step(tmp_path, 7)
-    with directory.being_read(path) as raw:
+    with manifests.being_read(path) as raw:
         assert raw == (path / "manifest.json").read_bytes()
         assert is_locked(path)
     assert not is_locked(path)
@@ -30,12 +30,12 @@ def test_being_read_gives_the_manifest_and_locks_it_meanwhile(tmp_path):
 
 def test_being_read_by_two_is_shared(tmp_path):
     path = save_step(tmp_path, 7)
-    with directory.being_read(path), directory.being_read(path):
+    with manifests.being_read(path), manifests.being_read(path):
         assert is_locked(path)
 
 
 def test_being_read_without_manifest_raises(tmp_path):
-    with pytest.raises(CheckpointNotFoundError), directory.being_read(tmp_path):
+    with pytest.raises(CheckpointNotFoundError), manifests.being_read(tmp_path):
         pass
 
 
@@ -45,7 +45,7 @@ def test_being_read_while_it_is_pruned_finds_nothing(tmp_path):
 
     def read():
         try:
-            with directory.being_read(path) as raw:
+            with manifests.being_read(path) as raw:
                 found.append(raw)
         except CheckpointNotFoundError as error:
             found.append(error)
@@ -65,8 +65,8 @@ def test_being_read_while_it_is_replaced_gives_the_new_one(tmp_path):
     found = []
 
     def read():
-        with directory.being_read(path) as raw:
-            found.append(directory.decode_manifest(path, raw).attempt)
+        with manifests.being_read(path) as raw:
+            found.append(manifests.decode_manifest(path, raw).attempt)
 
     reader = threading.Thread(target=read)
     with (path / "manifest.json").open("rb") as file:
@@ -76,7 +76,7 @@ def test_being_read_while_it_is_replaced_gives_the_new_one(tmp_path):
             pass
         save_step(tmp_path, 7)
     reader.join()
-    assert found == [directory.read_manifest(path).attempt]
+    assert found == [manifests.read_manifest(path).attempt]
 
 
 def is_waiting_for(path):
@@ -88,8 +88,8 @@ def is_waiting_for(path):
 
 FORKED = """
 import os, sys
-from gdsckpt.staging import directory
-with directory.being_read(sys.argv[1]):
+from gdsckpt.staging import manifests
+with manifests.being_read(sys.argv[1]):
     if os.fork() == 0:
         print("forked", flush=True)
         sys.stdin.read()
