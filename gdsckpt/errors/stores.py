@@ -1,7 +1,8 @@
 """Errors of object stores."""
 
-import errno as _errno
+import errno
 import os
+from typing import Any, ClassVar
 
 from gdsckpt.errors.base import GdsckptError
 
@@ -17,6 +18,9 @@ class StoreError(GdsckptError):
         code: Error code of S3, such as ``SlowDown``, or None.
         retryable: Whether the same call may succeed later.
     """
+
+    _os_errno: ClassVar[int | None] = None
+    """For subclasses that are an ``OSError`` too: which one they stand for."""
 
     def __init__(
         self,
@@ -36,59 +40,20 @@ class StoreError(GdsckptError):
         self.status = status
         self.code = code
         self.retryable = retryable
+        if self._os_errno is not None:
+            as_os_error: Any = self
+            as_os_error.errno = self._os_errno
+            as_os_error.strerror = os.strerror(self._os_errno)
+            as_os_error.filename = key
 
 
 class ObjectNotFoundError(StoreError, FileNotFoundError):
     """There is no such object, or no such bucket."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        op: str | None = None,
-        key: str | None = None,
-        attempts: int = 1,
-        status: int | None = None,
-        code: str | None = None,
-        retryable: bool = False,
-    ) -> None:
-        super().__init__(
-            message,
-            op=op,
-            key=key,
-            attempts=attempts,
-            status=status,
-            code=code,
-            retryable=retryable,
-        )
-        self.errno = _errno.ENOENT
-        self.strerror = os.strerror(_errno.ENOENT)
-        self.filename = key
+    _os_errno = errno.ENOENT
 
 
 class AccessDeniedError(StoreError, PermissionError):
     """The credentials for an object store are missing, wrong or expired, or allow too little."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        op: str | None = None,
-        key: str | None = None,
-        attempts: int = 1,
-        status: int | None = None,
-        code: str | None = None,
-        retryable: bool = False,
-    ) -> None:
-        super().__init__(
-            message,
-            op=op,
-            key=key,
-            attempts=attempts,
-            status=status,
-            code=code,
-            retryable=retryable,
-        )
-        self.errno = _errno.EACCES
-        self.strerror = os.strerror(_errno.EACCES)
-        self.filename = key
+    _os_errno = errno.EACCES
