@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,60 +12,39 @@ from typing import Any
 if __name__ == "__main__":  # as a script, only its own folder is on the path
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench import behind_page, behind_results, behind_rounds, environment, fio
+from bench import behind_page, behind_results, behind_rounds, fio, program
 from bench.behind_rounds import Plan
 from bench.fio import FioOptions
+from bench.results import Target
 from bench.training import BYTES_PER_PARAMETER, TENSORS_PER_PARAMETER, Training
 from gdsckpt.errors import ConfigError
 from gdsckpt.units import parse_bytes
 
 SCENARIOS = ("stall", "beside", "small")
-SCHEMA = 1
 SMALLEST_STATE_BYTES = 1 << 20
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark.
-
-    Args:
-        argv: Arguments; None takes those of the process.
-
-    Returns:
-        Exit status: 0 when it ran, whatever it measured; 2 for wrong arguments.
-    """
-    words = list(sys.argv[1:] if argv is None else argv)
-    try:
-        options = _parse(words)
-    except ConfigError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
-    Path(options.dir).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="gdsckpt-bench-", dir=options.dir) as directory:
-        report = _report(options, words, Path(directory))
-    held = behind_results.targets(report["results"], report["plan"]["payload_bytes"])
-    report["targets"] = [target.as_dict() for target in held]
-    text = behind_page.page(report, held)
-    print(text)
-    if options.json:
-        Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
-    if options.markdown:
-        Path(options.markdown).write_text(text)
-    return 0
+    """Run the benchmark; arguments and exit status are those of :func:`bench.program.run`."""
+    benchmark = program.Benchmark(
+        script="bench/checkpointer.py",
+        schema=1,
+        parse=_parse,
+        measure=_measure,
+        page=behind_page.page,
+    )
+    return program.run(benchmark, argv)
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser = program.new_parser(__doc__)
     add = parser.add_argument
     add("--size", default=None, help="size of weights and moments, about (default 1GiB)")
     add("--tokens", type=int, default=None, help="tokens of a training step (default 16)")
     add("--rounds", type=int, default=None, help="how often each way is measured (default 5)")
     add("--saves", type=int, default=None, help="saves of a round, for the steps (default 6)")
     add("--small", type=int, default=None, help="number of small tensors (default 100000)")
-    add("--dir", default=".", help="directory on the drive to save to (default: this one)")
     add("--only", default=",".join(SCENARIOS), help="some of " + ",".join(SCENARIOS))
-    add("--json", help="write the results there")
-    add("--markdown", help="write the page there that is also printed")
-    add("--quick", action="store_true", help="small and short, to see that it works")
     options = parser.parse_args(words)
     options.size = parse_bytes(options.size or ("64MiB" if options.quick else "1GiB"))
     for field, quick, usual in (
@@ -91,8 +68,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     return options
 
 
-def _report(options: argparse.Namespace, words: list[str], directory: Path) -> dict[str, Any]:
-    machine = environment.machine(directory)
+def _measure(options: argparse.Namespace, directory: Path) -> tuple[program.Report, list[Target]]:
     plan = Plan(
         directory=directory,
         state_bytes=options.size,
@@ -112,19 +88,12 @@ def _report(options: argparse.Namespace, words: list[str], directory: Path) -> d
         "num_tensors": len(tensors),
         "num_parameters": payload_bytes // BYTES_PER_PARAMETER,
     }
-    return {
-        "schema": SCHEMA,
-        "command": environment.command_line(words, "bench/checkpointer.py"),
-        "machine": machine,
-        "versions": environment.versions(),
-        "settings": environment.settings(),
-        "plan": shown,
-        "results": _measure(training, plan, options.only),
-        "missing": _missing(options.only),
-    }
+    results = _run(training, plan, options.only)
+    report = {"plan": shown, "results": results, "missing": _missing(options.only)}
+    return report, behind_results.targets(results, payload_bytes)
 
 
-def _measure(training: Training, plan: Plan, only: tuple[str, ...]) -> dict[str, Any]:
+def _run(training: Training, plan: Plan, only: tuple[str, ...]) -> dict[str, Any]:
     measured: dict[str, Any] = {}
     if "stall" in only:
         print("stall", flush=True)

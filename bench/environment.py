@@ -53,7 +53,7 @@ def settings() -> dict[str, Any]:
     return {**ours, "torch_threads": torch.get_num_threads()}
 
 
-def command_line(argv: Sequence[str], program: str = "bench/run.py") -> str:
+def command_line(argv: Sequence[str], program: str) -> str:
     """Give the command without the paths of this machine."""
     shown: list[str] = []
     replacement = ""

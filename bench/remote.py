@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import secrets
 import ssl
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +16,7 @@ if __name__ == "__main__":  # as a script, only its own folder is on the path
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import gdsckpt
-from bench import environment, remote_page, remote_results, remote_servers
+from bench import environment, program, remote_page, remote_results, remote_servers
 from bench.methods import make_state
 from bench.remote_rounds import Plan, run_table
 from bench.remote_servers import CannotServe, Server
@@ -26,7 +24,6 @@ from bench.results import Target
 from gdsckpt.errors import ConfigError
 from gdsckpt.units import parse_bytes
 
-SCHEMA = 1
 TENSOR_BYTES = 64 << 20
 WHATS = ("upload", "download", "memory")
 SERVERS = ("plain", "tls", "seaweedfs")
@@ -44,47 +41,28 @@ PACKAGES = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark.
-
-    Args:
-        argv: Arguments; None takes those of the process.
-
-    Returns:
-        Exit status: 0 when it ran, whatever it measured; 2 for wrong arguments.
-    """
-    words = list(sys.argv[1:] if argv is None else argv)
-    try:
-        options = _parse(words)
-    except ConfigError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
-    Path(options.dir).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="gdsckpt-bench-", dir=options.dir) as directory:
-        report, held = _run(options, words, Path(directory))
-    text = remote_page.page(report, held)
-    print(text)
-    if options.json:
-        Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
-    if options.markdown:
-        Path(options.markdown).write_text(text)
-    return 0
+    """Run the benchmark; arguments and exit status are those of :func:`bench.program.run`."""
+    benchmark = program.Benchmark(
+        script="bench/remote.py",
+        schema=1,
+        parse=_parse,
+        measure=_measure,
+        page=remote_page.page,
+    )
+    return program.run(benchmark, argv)
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser = program.new_parser(__doc__)
     add = parser.add_argument
     add("--size", default=None, help="size of the file (default 2GiB)")
     add("--seaweedfs-size", default=None, help="the same for SeaweedFS (default 512MiB)")
     add("--part", default=None, help="size of parts (default 128MiB)")
     add("--streams", type=int, default=8, help="concurrency (default 8)")
     add("--rounds", type=int, default=None, help="how often each client runs (default 3)")
-    add("--dir", default=".", help="directory for the files, on a drive (default: this one)")
     add("--only", default=",".join(WHATS), help="some of " + ",".join(WHATS))
     add("--servers", default=",".join(SERVERS), help="some of " + ",".join(SERVERS))
     add("--clients", default="", help="words, of which one must be in a client's name")
-    add("--json", help="write the results there")
-    add("--markdown", help="write the page there that is also printed")
-    add("--quick", action="store_true", help="small and once, to see that it works")
     options = parser.parse_args(words)
     options.size = parse_bytes(options.size or ("128MiB" if options.quick else "2GiB"))
     options.seaweedfs_size = parse_bytes(
@@ -103,10 +81,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     return options
 
 
-def _run(
-    options: argparse.Namespace, words: list[str], directory: Path
-) -> tuple[dict[str, Any], list[Target]]:
-    machine = environment.machine(directory)
+def _measure(options: argparse.Namespace, directory: Path) -> tuple[program.Report, list[Target]]:
     keys = {
         "AWS_ACCESS_KEY_ID": "BENCH" + secrets.token_hex(8).upper(),
         "AWS_SECRET_ACCESS_KEY": secrets.token_hex(20),
@@ -115,7 +90,7 @@ def _run(
     missing: dict[str, dict[str, str]] = {}
     samples: dict[str, Any] = {}
     for name in options.servers:
-        plan = _plan(options, name, directory, keys, machine["file_system"])
+        plan = _plan(options, name, directory, keys)
         try:
             with _serving(name, plan) as server:
                 for what in options.only:
@@ -129,11 +104,7 @@ def _run(
             missing[name] = {"server": str(error)}
     held = remote_results.targets(samples, _source_bytes(directory, options.size))
     report = {
-        "schema": SCHEMA,
-        "command": environment.command_line(words, "bench/remote.py"),
-        "machine": machine,
         "versions": _versions(),
-        "settings": environment.settings(),
         "plan": {
             "state_bytes": options.size,
             "seaweedfs_state_bytes": options.seaweedfs_size,
@@ -143,7 +114,6 @@ def _run(
         },
         "results": results,
         "missing": {where: found for where, found in missing.items() if found},
-        "targets": [target.as_dict() for target in held],
     }
     return report, held
 
@@ -153,7 +123,6 @@ def _plan(
     server: str,
     directory: Path,
     keys: dict[str, str],
-    file_system: str,
 ) -> Plan:
     """Make the file of this server, if it is not there, and say what is to be done with it."""
     nbytes = options.seaweedfs_size if server == "seaweedfs" else options.size
@@ -163,7 +132,7 @@ def _plan(
         gdsckpt.save(make_state(nbytes, min(nbytes, TENSOR_BYTES)), source)
     return Plan(
         directory=directory,
-        file_system=file_system,
+        file_system=environment.mount_of(directory)[0],
         source=source,
         nbytes=source.stat().st_size,
         rounds=options.rounds,
