@@ -1,4 +1,5 @@
 import importlib.util
+import signal
 
 import native_tests
 import pytest
@@ -14,6 +15,12 @@ def _has_cuda() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def pytest_configure():
+    # Shells ignore SIGINT in what they start in the background, and whatever that starts inherits
+    # it: the tests that interrupt something would wait in vain.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item):
