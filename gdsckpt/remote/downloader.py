@@ -134,6 +134,7 @@ class Fetcher:
         if self._place.source is None:
             raise CheckpointNotFoundError(f"no object at {self._place.url}.", path=self._place.url)
         plan = plan_receive(self._place.source, self._place.crew)
+        files.remove_leftovers_of(target)
         return receive(plan, target, self._place.crew, self._config, progress=progress)
 
     def fetch_directory(self, target: Path, progress: Progress | None) -> list[Received]:
@@ -143,6 +144,7 @@ class Fetcher:
             _removed_if_new(target),
             directory.prepared(target, self._config),
         ):
+            files.remove_leftovers(target)
             while True:
                 manifest = self._place.manifest
                 try:

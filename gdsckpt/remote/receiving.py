@@ -118,6 +118,8 @@ def receive(
 ) -> Received:
     """Receive an object so that ``target`` is the old file or the whole new one, at any instant.
 
+    Leftovers of killed processes beside it are the caller's to remove, before.
+
     Args:
         plan: From :func:`plan_receive`.
         target: Path of the file; a link of that name is replaced, not followed.
@@ -132,7 +134,7 @@ def receive(
     """
     mode = _mode_of(target)
     path, nbytes = str(target), plan.source.nbytes
-    with files.temporary_file(target) as (fd, temporary):
+    with files.temporary_file(target, sweep=False) as (fd, temporary):
         files.check_free_space(fd, path, nbytes)
         files.reserve(fd, path, nbytes)
         with contextlib.closing(PieceWriter(fd, path, direct_io=config.direct_io)) as writer:

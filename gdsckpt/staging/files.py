@@ -139,11 +139,12 @@ def _open_direct(fd: int, *, writable: bool, direct_io: str) -> tuple[int, str]:
 
 
 @contextlib.contextmanager
-def temporary_file(target: Path) -> Iterator[tuple[int, Path]]:
+def temporary_file(target: Path, *, sweep: bool = True) -> Iterator[tuple[int, Path]]:
     """Make a temporary file beside ``target``; it is gone after the block unless renamed.
 
     The descriptor holds a flock: a temporary file that nobody has locked is a leftover of a killed
-    process, and is removed when the same target is saved again.
+    process, and is removed when the same target is saved again: by :func:`remove_leftovers_of`,
+    which lists the directory, unless ``sweep`` is False.
 
     Yields:
         (descriptor open for reading and writing, path).
@@ -151,7 +152,8 @@ def temporary_file(target: Path) -> Iterator[tuple[int, Path]]:
     Raises:
         StorageError: The directory is missing, full or read-only.
     """
-    remove_leftovers(target.parent, _temporary_stem(target))
+    if sweep:
+        remove_leftovers_of(target)
     owner = os.getpid()
     while True:
         # Named before it is made: an interrupt right after the open must not leave it behind.
@@ -260,6 +262,11 @@ def leftovers(directory: Path, stem: str = TEMPORARY_PREFIX) -> list[Path]:
 def remove_leftovers(directory: Path, stem: str = TEMPORARY_PREFIX) -> list[Path]:
     """Remove what :func:`leftovers` lists, and say so in the log."""
     return _visit_leftovers(directory, stem, remove=True)
+
+
+def remove_leftovers_of(target: Path) -> None:
+    """Remove the leftovers of one target, which stand beside it."""
+    remove_leftovers(target.parent, _temporary_stem(target))
 
 
 def _visit_leftovers(directory: Path, stem: str, *, remove: bool) -> list[Path]:

@@ -4,7 +4,8 @@ import zlib
 
 import pytest
 import torch
-from remote_cases import MiB, flipped, large_state, save_large
+from remote_cases import MiB, flipped, large_state, many_ranks, save_large
+from root_cases import finish, start
 
 import gdsckpt
 from gdsckpt.config import Config
@@ -20,6 +21,7 @@ from gdsckpt.errors import (
 from gdsckpt.format import manifest as manifest_format
 from gdsckpt.remote.downloader import Fetcher
 from gdsckpt.remote.opening import find_place
+from gdsckpt.staging import files
 from gdsckpt.store.answers import Answer
 from gdsckpt.store.wrapped import WrappedStore
 from gdsckpt.testing.faulty_store import Fault, FaultyStore
@@ -303,6 +305,43 @@ def test_fetch_of_a_checkpoint_that_is_replaced_meanwhile_takes_the_new_one(
     gdsckpt.save_checkpoint({"w": torch.ones(3)}, bucket.url("run/step-7"), step=8)
     Fetcher(place, CONFIG).fetch_directory(tmp_path / "step", None)
     assert torch.equal(gdsckpt.load(tmp_path / "step")["w"], torch.ones(3))
+
+
+LISTINGS = """
+import sys
+import gdsckpt
+listed = []
+def hook(event, given):
+    if event in ("os.scandir", "os.listdir"):
+        listed.append(str(given[0]))
+sys.addaudithook(hook)
+gdsckpt.fetch(sys.argv[1], sys.argv[2])
+print(listed.count(sys.argv[2]))
+"""
+
+
+def test_fetch_of_a_checkpoint_does_not_list_the_directory_for_each_shard(tmp_path):
+    counted = set()
+    for num_shards in (1, 20):
+        source = many_ranks(tmp_path / f"source-{num_shards}", sizes=[4] * num_shards)
+        target = tmp_path / f"target-{num_shards}"
+        counted.add(int(finish(start(LISTINGS, source.as_uri(), target))))
+        assert names_in(target) == names_in(source)
+    assert len(counted) == 1
+    assert 0 < counted.pop() < 10
+
+
+@pytest.mark.parametrize("to_directory", [False, True], ids=["file", "directory"])
+def test_fetch_removes_what_a_killed_one_left(bucket, checkpoint, tmp_path, to_directory):
+    (shard,) = (name for name in checkpoint if name != "manifest.json")
+    key = "run/step-7" if to_directory else f"run/step-7/{shard}"
+    target = tmp_path / "step" if to_directory else tmp_path / "step" / shard
+    (tmp_path / "step").mkdir()
+    with files.temporary_file(tmp_path / "step" / shard) as (_, temporary):
+        pass
+    temporary.write_bytes(b"left")
+    gdsckpt.fetch(bucket.url(key), target)
+    assert names_in(tmp_path / "step") == sorted(checkpoint if to_directory else [shard])
 
 
 @pytest.mark.parametrize("name", ["../evil.pt", "/evil.pt", "a/b.pt", "..", "a\\b.pt"])
