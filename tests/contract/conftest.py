@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -94,7 +93,7 @@ def environment_of(lane, commands):
 @functools.cache
 def stage_clock():
     """Build the library that makes stages take time, for NVTX to load."""
-    made = Path(tempfile.mkdtemp(prefix="gdsckpt-stage-clock-")) / "stage_clock.so"
+    made = stand_ins.temporary_directory("stage-clock") / "stage_clock.so"
     includes = [f"-isystem{path}" for path in stand_ins.header_directories("nvtx3/nvToolsExt.h")]
     stand_ins.run_compiler(
         *("-shared", "-fPIC", "-O1", "-std=c++17", "-pthread", "-Wall", "-Wextra", "-Werror"),

@@ -11,11 +11,10 @@ import functools
 import os
 import subprocess
 import sysconfig
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fake_cuda.stand_ins import HERE
+from fake_cuda.stand_ins import HERE, temporary_directory
 
 _SCRIPT = """
 set -e
@@ -84,7 +83,7 @@ def _namespace() -> tuple[str, ...]:
 
 @functools.cache
 def _preloaded() -> Path:
-    made = Path(tempfile.mkdtemp(prefix="gdsckpt-proc-modules-")) / "proc_modules.so"
+    made = temporary_directory("proc-modules") / "proc_modules.so"
     build = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", str(made)]
     subprocess.run([*build, str(HERE / "proc_modules.c"), "-ldl"], check=True)
     return made

@@ -9,6 +9,7 @@ test starts such a process with ``environment()``, and in it talks to them throu
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -94,6 +95,13 @@ def _cache() -> Path:
     root = Path(tempfile.gettempdir()) / f"gdsckpt-stand-ins-{os.getuid()}"
     root.mkdir(mode=0o700, exist_ok=True)
     return root
+
+
+def temporary_directory(name: str) -> Path:
+    """Make a directory that is removed when this process ends."""
+    made = Path(tempfile.mkdtemp(prefix=f"gdsckpt-{name}-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
 
 
 def run_compiler(*arguments: object) -> None:
