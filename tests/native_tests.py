@@ -1,6 +1,6 @@
 """Build the tests of the native core, which takes minutes: beside other tests where possible.
 
-As a program, it builds the variants that it is given, or those under the sanitizers.
+As a program, it builds those under the sanitizers, until they are ready or its input ends.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -90,10 +91,11 @@ def built_in_the_background() -> Iterator[None]:
     """Build what the sanitizers need in processes that give way to all others.
 
     Who calls ``build`` meanwhile waits for them. What is not ready at the end of the ``with`` is
-    given up.
+    given up, as it is when this process is killed.
     """
     process = subprocess.Popen(
         [sys.executable, __file__],
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         process_group=0,
@@ -101,15 +103,21 @@ def built_in_the_background() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
+        process.stdin.close()
         process.wait()
+
+
+def _end_with_input() -> None:
+    """End this process and the compilers that it has started when its standard input ends."""
+    os.read(0, 1)
+    os.killpg(0, signal.SIGTERM)
 
 
 def main() -> None:
     """Build; a complaint of the compiler is left to the test, which gets it again."""
     os.nice(10)
-    for variant in sys.argv[1:] or SANITIZERS:
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    for variant in SANITIZERS:
         with contextlib.suppress(subprocess.CalledProcessError):
             build(variant)
 
