@@ -64,3 +64,12 @@ def _halve(path: Path) -> None:
     new = path.with_suffix(".new")
     new.write_bytes(b"".join(lines[len(lines) // 2 :]))
     os.replace(new, path)  # noqa: PTH105 - as elsewhere, by one rename
+
+
+def _start_in_child() -> None:
+    """Have a lock of our own: another thread of the parent may have held it at the fork."""
+    global _lock  # noqa: PLW0603 - the log is one for the process, too
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_start_in_child)

@@ -1,5 +1,7 @@
 import dataclasses
 import json
+import os
+import signal
 
 import pytest
 
@@ -48,3 +50,20 @@ def test_half_a_line_that_a_crash_left_harms_no_other(tmp_path, log):
 def test_append_where_there_is_no_room_for_it_is_silent(tmp_path):
     report_log.append(tmp_path / "gone", "upload", REPORT)
     assert not (tmp_path / "gone").exists()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_child_forked_while_a_thread_appends_can_append(tmp_path, log):
+    with report_log._lock:  # as a thread of the parent would
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(60)  # ends a child that hangs
+                report_log.append(tmp_path, "upload", REPORT)
+            finally:
+                os._exit(len(log.read_text().splitlines()))
+        _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 1  # the line that it added
+    report_log.append(tmp_path, "upload", REPORT)
+    assert len(log.read_text().splitlines()) == 2
