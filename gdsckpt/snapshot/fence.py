@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -58,7 +59,8 @@ class Fence:
 
     def __del__(self) -> None:
         """Let all go on: whoever put it up has lost it."""
-        self._lifted.set()
+        with contextlib.suppress(AttributeError):  # an interrupt of the constructor left it so
+            self._lifted.set()
 
 
 def install() -> None:

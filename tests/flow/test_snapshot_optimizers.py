@@ -8,6 +8,7 @@ import copy
 import gc
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -265,6 +266,20 @@ def test_snapshot_that_is_forgotten_blocks_no_step():
     gc.collect()
     give_gradients(model)
     optimizer.step()
+
+
+def test_fence_whose_making_was_interrupted_goes_in_silence(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    with monkeypatch.context() as patched:
+        patched.setattr(fence.threading, "Event", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fence.Fence(frozenset())
+    gc.collect()
+    assert unraisable == []
 
 
 def test_snapshot_that_is_let_go_of_while_a_step_waits_lets_it_go_on():
