@@ -71,7 +71,7 @@ def facts_of(
     timeline = _timeline(placement, node, pace, measured)
     source = _failure_source(scenario)
     if source.mtbf_gpu_s is failures.TYPICAL_MTBF_GPU_S:
-        assumed.append("failures: as often as on large clusters that were written about (mtbf_gpu)")
+        assumed.append("failures: as often as on large clusters that were written about (--mtbf-gpu)")
     assumed.append("a restore reads as fast as a save writes")
     return Facts(
         size=size,
@@ -131,7 +131,7 @@ def recipe_of(scenario: Scenario) -> Recipe:
     is_wide = sizing.DTYPE_BYTES[sizing.require_dtype(model.weights, "weights")] >= 4
     if model.master and (is_wide or model.optimizer == "none"):
         raise ConfigError(
-            f"master is yes, but weights are {model.weights} and the optimizer is "
+            f"--master is yes, but --weights is {model.weights} and --optimizer is "
             f"{model.optimizer}: a float32 copy belongs to narrower weights that are trained.",
             field="master",
         )
@@ -181,11 +181,11 @@ def _layout(scenario: Scenario, node: Node) -> tuple[Layout, list[str]]:
     gpus, data = wanted.gpus, wanted.data
     if gpus is None and data is None:
         gpus = node.gpus if node.gpus % apart == 0 else apart
-        assumed.append(f"the job has {gpus} GPUs (gpus)")
+        assumed.append(f"the job has {gpus} GPUs (--gpus)")
     if gpus is not None:
         if gpus % apart:
             raise ConfigError(
-                f"gpus is {gpus}, no multiple of tensor x pipeline x context = {apart}.",
+                f"--gpus is {gpus}, no multiple of --tensor x --pipeline x --context = {apart}.",
                 field="gpus",
             )
         data = gpus // apart
@@ -243,7 +243,7 @@ def _pace(scenario: Scenario) -> Pace:
     saves = scenario.saves
     if saves.step_time_s is not None and saves.step_time_s > saves.interval_s:
         raise ConfigError(
-            f"step_time is {format_duration(saves.step_time_s)}, more than interval, "
+            f"--step-time is {format_duration(saves.step_time_s)}, more than --interval, "
             f"{format_duration(saves.interval_s)}: there is at most one save a step.",
             field="step_time",
         )

@@ -15,7 +15,7 @@ from gdsckpt.planning.capacity import Stage
 from gdsckpt.planning.cost import Cost
 from gdsckpt.planning.crossover import Crossover
 from gdsckpt.planning.prices import Prices, load_prices
-from gdsckpt.planning.scenario import Scenario
+from gdsckpt.planning.scenario import Scenario, flag_of
 from gdsckpt.planning.tariffs import GpuPrice, Quote
 
 FILE_SYSTEM = "synchronous to parallel file system"
@@ -110,8 +110,8 @@ def architectures(scenario: Scenario, facts: Facts) -> tuple[Architecture, ...]:
     if cost.keep_every is not None:
         if cost.keep_uploads is None:
             raise ConfigError(
-                f"keep_every is {cost.keep_every}, but all uploads stay: give keep_uploads, how "
-                "many of the newest stay beside those.",
+                f"--keep-every is {cost.keep_every}, but all uploads stay: give --keep-uploads, "
+                "how many of the newest stay beside those.",
                 field="keep_every",
             )
         standard.append(Stage(storage=cost.archive, keep_every=cost.keep_every))
@@ -175,15 +175,8 @@ def _workload(scenario: Scenario, facts: Facts, gpu: str) -> Workload:
 def _prices(scenario: Scenario, facts: Facts) -> tuple[Prices, str, bool]:
     """Give the prices, the name of the GPU in them, and whether it has a price."""
     prices = load_prices(scenario.cost.prices)
-    for field in ("bucket", "archive"):
-        storage = getattr(scenario.cost, field)
-        kind = prices.storage_named(storage).kind
-        if kind not in BUCKET_KINDS:
-            raise ConfigError(
-                f"{field} is {storage!r}, of the kind {kind}: give a storage of the kind "
-                f"{' or '.join(BUCKET_KINDS)}.",
-                field=field,
-            )
+    for field in ("bucket", "archive", "file_system"):
+        _check_storage(field, getattr(scenario.cost, field), prices)
     hour = scenario.cost.gpu_hour_usd
     name = facts.node.name.partition("-")[0]
     if hour is None and name in prices.gpu:
@@ -191,3 +184,16 @@ def _prices(scenario: Scenario, facts: Facts) -> tuple[Prices, str, bool]:
     quote = Quote(Band.exactly(0.0) if hour is None else hour, "", "given by the user")
     yours = GpuPrice(name=_YOURS, region="", usd_per_gpu_hour=quote)
     return dataclasses.replace(prices, gpu={**prices.gpu, _YOURS: yours}), _YOURS, hour is not None
+
+
+def _check_storage(field: str, storage: str, prices: Prices) -> None:
+    try:
+        kind = prices.storage_named(storage).kind
+    except ConfigError as error:
+        raise ConfigError(f"{flag_of(field)}: {error}", field=field) from error
+    if field != "file_system" and kind not in BUCKET_KINDS:
+        raise ConfigError(
+            f"{flag_of(field)} is {storage!r}, of the kind {kind}: give a storage of the kind "
+            f"{' or '.join(BUCKET_KINDS)}.",
+            field=field,
+        )

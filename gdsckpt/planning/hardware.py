@@ -84,7 +84,7 @@ def node(name: str) -> Node:
         ConfigError: None has this name; the field is ``node``.
     """
     if name not in NODES:
-        raise ConfigError(f"node is {name!r}. Known: {', '.join(NODES)}.", field="node")
+        raise ConfigError(f"--node is {name!r}. Known: {', '.join(NODES)}.", field="node")
     return NODES[name]
 
 

@@ -65,15 +65,16 @@ class Layout:
                 )
         if self.num_ranks > RANKS_MAX:
             raise ConfigError(
-                f"data x tensor x pipeline x context are {self.num_ranks} ranks, more than "
-                f"{RANKS_MAX}.",
+                f"--data x --tensor x --pipeline x --context are {self.num_ranks} ranks, more "
+                f"than {RANKS_MAX}.",
                 field="data",
             )
         _require_one_of("sharding", self.sharding, SHARDINGS)
         _require_one_of("writers", self.writers, WRITERS)
         if self.replicas % self.expert:
             raise ConfigError(
-                f"expert is {self.expert}, which does not divide data x context = {self.replicas}.",
+                f"--expert is {self.expert}, which does not divide data x context = "
+                f"{self.replicas}.",
                 field="expert",
             )
         self._check_shard_ranks()
@@ -81,16 +82,22 @@ class Layout:
             raise ConfigError(f"imbalance is {self.imbalance}: give at least 1.", field="imbalance")
 
     def _check_shard_ranks(self) -> None:
-        if (self.sharding == "hsdp") != (self.shard_ranks is not None):
+        if self.sharding == "hsdp" and self.shard_ranks is None:
             raise ConfigError(
-                f"shard_ranks is {self.shard_ranks} with sharding {self.sharding}: hsdp needs it, "
-                "the others have none.",
+                "--sharding is hsdp, which needs --shard-ranks: how many ranks hold one copy "
+                "together.",
+                field="shard_ranks",
+            )
+        if self.sharding != "hsdp" and self.shard_ranks is not None:
+            raise ConfigError(
+                f"--shard-ranks is {self.shard_ranks}, but --sharding is {self.sharding}: only "
+                "hsdp has it.",
                 field="shard_ranks",
             )
         ranks = 1 if self.shard_ranks is None else self.shard_ranks
         if isinstance(ranks, bool) or ranks < 1 or self.replicas % ranks:
             raise ConfigError(
-                f"shard_ranks is {ranks!r}, which does not divide data x context = "
+                f"--shard-ranks is {ranks!r}, which does not divide data x context = "
                 f"{self.replicas}.",
                 field="shard_ranks",
             )
@@ -210,7 +217,8 @@ def place(size: CheckpointSize, layout: Layout, *, expert_share: float = 0.0) ->
         )
     if layout.expert > 1 and expert_share == 0:
         raise ConfigError(
-            f"expert is {layout.expert}, but the model has no experts (expert_share is 0).",
+            f"--expert is {layout.expert}, but the model has no experts: give --experts, the share "
+            "of the parameters that is in them.",
             field="expert",
         )
     pieces = _pieces(size, layout, expert_share)

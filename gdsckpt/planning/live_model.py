@@ -59,8 +59,8 @@ class LiveModel:
         """
         if recipe.optimizer != "none" and not self.num_trainable:
             raise ConfigError(
-                f"optimizer is {recipe.optimizer!r}, but no parameter of {self.factory} has "
-                "requires_grad. Give none.",
+                f"--optimizer is {recipe.optimizer!r}, but no parameter of {self.factory} has "
+                "requires_grad. Give --optimizer none.",
                 field="optimizer",
             )
         own = dataclasses.replace(
@@ -110,7 +110,7 @@ def measure(factory: str) -> LiveModel:
 def _import(factory: str) -> Callable[[], Any]:
     module_name, colon, function_name = factory.partition(":")
     if not (module_name and colon and function_name):
-        raise _refused(f"model is {factory!r}: give module:function, such as train.model:build.")
+        raise _refused(f"--model is {factory!r}: give module:function, such as train.model:build.")
     try:
         with _working_directory_first():
             found: Any = import_module(module_name)

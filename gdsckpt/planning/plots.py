@@ -107,7 +107,7 @@ def _style() -> Iterator[None]:
         import matplotlib as mpl
     except ImportError as error:
         raise ConfigError(
-            f"plot needs matplotlib, which cannot be imported ({error}). Install it with: "
+            f"--plot needs matplotlib, which cannot be imported ({error}). Install it with: "
             "pip install 'gdsckpt[plan]'; text and --json work without it.",
             field="plot",
         ) from error

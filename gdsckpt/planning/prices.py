@@ -93,7 +93,7 @@ def _read(path: StrPath) -> str:
         raise storage_error_from(error, op="open", path=path) from error
     if len(data) > _FILE_MAX_BYTES:
         raise ConfigError(
-            f"prices: {os.fspath(path)} is larger than {_FILE_MAX_BYTES} bytes: too large for a "
+            f"--prices: {os.fspath(path)} is larger than {_FILE_MAX_BYTES} bytes: too large for a "
             "price file.",
             field="prices",
         )
@@ -101,7 +101,7 @@ def _read(path: StrPath) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"prices: {os.fspath(path)} is no text: {error}.", field="prices"
+            f"--prices: {os.fspath(path)} is no text: {error}.", field="prices"
         ) from error
 
 
@@ -109,7 +109,7 @@ def _parse(text: str, origin: str, transfer: TransferPrice | None = None) -> Pri
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"prices: {origin} is no TOML: {error}.", field="prices") from error
+        raise ConfigError(f"--prices: {origin} is no TOML: {error}.", field="prices") from error
     _check_keys("", raw, ("version", "sources", "storage", "gpu", "transfer"))
     if raw.get("version") != _VERSION:
         raise ConfigError(

@@ -283,7 +283,7 @@ def ready_made(name: str) -> Scenario:
     """
     if name not in READY_MADE:
         raise ConfigError(
-            f"scenario is {name!r}. Allowed: {', '.join(READY_MADE)}.", field="scenario"
+            f"--scenario is {name!r}. Allowed: {', '.join(READY_MADE)}.", field="scenario"
         )
     file = resources.files("gdsckpt.planning") / "scenarios" / f"{name}.toml"
     return _from_document(tomllib.loads(file.read_text("utf-8")), name)

@@ -144,7 +144,7 @@ def _rows(
         if (error.name or "").partition(".")[0] == "gdsckpt":
             raise
         raise ConfigError(
-            f"simulate needs numba, which cannot be imported ({error}). Install it with: "
+            f"--simulate needs numba, which cannot be imported ({error}). Install it with: "
             "pip install 'gdsckpt[plan]'; the closed form works without it.",
             field="simulate",
         ) from error

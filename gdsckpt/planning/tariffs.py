@@ -102,7 +102,7 @@ class StoragePrice:
         if capital is None or power is None or self.usd_per_kwh is None:
             raise ConfigError(
                 f"storage.{self.name}.storage_usd_per_gb_month is missing: enter what yours costs "
-                "in a price file of your own.",
+                "in a price file of your own, and give --prices FILE.",
                 field=f"storage.{self.name}.storage_usd_per_gb_month",
             )
         operation = usd_of(self.operation_share_per_year) * capital.usd / YEAR_MONTHS
@@ -121,7 +121,7 @@ class StoragePrice:
         if self.throughput_mb_per_s_per_tib is None:
             raise ConfigError(
                 f"storage.{self.name}.throughput_mb_per_s_per_tib is missing: enter what yours "
-                "brings in a price file of your own.",
+                "brings in a price file of your own, and give --prices FILE.",
                 field=f"storage.{self.name}.throughput_mb_per_s_per_tib",
             )
         return self.throughput_mb_per_s_per_tib * MB / TIB

@@ -56,7 +56,7 @@ def test_plan_that_keeps_a_few_uploads_pays_for_a_few():
 
 
 def test_plan_keep_every_without_keep_uploads_is_refused():
-    with pytest.raises(ConfigError, match="keep_uploads") as raised:
+    with pytest.raises(ConfigError, match="--keep-uploads") as raised:
         make_plan(
             Scenario().with_values(
                 {"model": {"parameters": "7B"}, "cost": {"keep_every": "4"}}, is_flags=True
@@ -91,7 +91,7 @@ def test_plan_best_interval_does_not_depend_on_waits_at_this_one():
 @pytest.mark.parametrize("name", ["ebs-gp3", "fsx-lustre-125"])
 def test_plan_bucket_that_is_no_bucket_is_refused(field, name):
     cost = {field: name, "keep_uploads": "4", "keep_every": "9"}
-    with pytest.raises(ConfigError, match=f"{field} is '{name}'") as raised:
+    with pytest.raises(ConfigError, match=f"--{field} is '{name}'") as raised:
         plan_of(cost=cost)
     assert raised.value.field == field
 
@@ -127,7 +127,7 @@ def test_plan_without_a_size_says_what_to_give():
 
 
 def test_plan_gpus_that_the_layout_does_not_divide_are_refused():
-    with pytest.raises(ConfigError, match="no multiple of tensor x pipeline") as raised:
+    with pytest.raises(ConfigError, match="no multiple of --tensor x --pipeline") as raised:
         plan_of(layout={"gpus": 100, "tensor": 8})
     assert raised.value.field == "gpus"
 
