@@ -134,6 +134,38 @@ def sample_blocks(rows: Buffer, seed: int) -> bytes:
         Rows of unsigned 64-bit numbers: (index of the row, offset in its memory, nbytes).
     """
 
+def zip_local_headers(prefix: str, numbers: Buffer, nbytes: Buffer) -> bytes:
+    """Encode the local headers of zip records, as ``zipfmt.local_header`` does with a CRC of 0.
+
+    Args:
+        prefix: What all names begin with; the number of the record follows.
+        numbers: A buffer of unsigned 64-bit numbers: one per record.
+        nbytes: Likewise: the size of each payload.
+
+    Returns:
+        The headers, one after the other.
+
+    Raises:
+        ConfigError: A column is no such buffer or not as long as ``numbers``, or ``prefix`` is too
+            long for a name.
+    """
+
+def zip_central_entries(
+    prefix: str, numbers: Buffer, nbytes: Buffer, crcs: Buffer, header_offsets: Buffer
+) -> bytes:
+    """Encode entries of the central directory, as ``zipfmt.central_entry`` does.
+
+    Args:
+        prefix: As for ``zip_local_headers``; likewise ``numbers`` and ``nbytes``.
+        numbers: As above.
+        nbytes: As above.
+        crcs: A buffer of unsigned 32-bit numbers: the CRC-32 of each payload.
+        header_offsets: A buffer of unsigned 64-bit numbers: where in the file each local header is.
+
+    Raises:
+        ConfigError: As for ``zip_local_headers``.
+    """
+
 class HostMemory:
     """Host memory of our own whose pages are there, freed with the object.
 

@@ -42,6 +42,8 @@ try:
         populate,
         sample_blocks,
         sample_crcs,
+        zip_central_entries,
+        zip_local_headers,
     )
 except ImportError as error:
     if error.name not in (None, "gdsckpt._C"):
@@ -91,4 +93,6 @@ __all__ = [
     "populate",
     "sample_blocks",
     "sample_crcs",
+    "zip_central_entries",
+    "zip_local_headers",
 ]

@@ -144,7 +144,7 @@ HandlePtr write(PinnedEngine& engine, std::shared_ptr<File> file, const py::obje
                 const py::object& /*owner*/) {
   std::vector<Extent> rows = copy_extents(extents);
   const std::vector<ProducerStream> producers = copy_streams(streams);
-  std::vector<std::uint32_t> crcs = copy_crcs(device_crcs);
+  std::vector<std::uint32_t> crcs = copy_crcs(device_crcs, "device_crcs");
   const NoGil no_gil;
   return std::make_unique<TransferHandle>(
       engine.write(std::move(file), std::move(rows), chunk_bytes, producers, std::move(crcs)));

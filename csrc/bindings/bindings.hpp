@@ -67,8 +67,10 @@ std::vector<Extent> copy_extents(const pybind11::object& buffer);
 std::vector<ProducerStream> copy_streams(const pybind11::object& buffer);
 std::vector<SampledMemory> copy_sampled(const pybind11::object& buffer);
 std::vector<CopyRow> copy_copy_rows(const pybind11::object& buffer);
-/// Unsigned 32-bit numbers; None: none. Throws ConfigError (field "device_crcs").
-std::vector<std::uint32_t> copy_crcs(const pybind11::object& buffer);
+/// Unsigned numbers of any buffer that holds such; of None, `copy_crcs` makes none. `field`: the
+/// name of the argument, for the ConfigError that they throw.
+std::vector<std::uint64_t> copy_numbers(const pybind11::object& buffer, const char* field);
+std::vector<std::uint32_t> copy_crcs(const pybind11::object& buffer, const char* field);
 
 void bind_errors();
 void bind_crc32(pybind11::module_& module);
@@ -78,5 +80,6 @@ void bind_cufile(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
 void bind_nvtx(pybind11::module_& module);
 void bind_snapshot(pybind11::module_& module);
+void bind_zip(pybind11::module_& module);
 
 }  // namespace gdsckpt::bindings

@@ -65,13 +65,17 @@ std::vector<CopyRow> copy_copy_rows(const py::object& buffer) {
   return copy_rows<CopyRow>(buffer, "rows", "source, dest, nbytes, device");
 }
 
-std::vector<std::uint32_t> copy_crcs(const py::object& buffer) {
+std::vector<std::uint64_t> copy_numbers(const py::object& buffer, const char* field) {
+  return copy_rows<std::uint64_t>(buffer, field, "a number");
+}
+
+std::vector<std::uint32_t> copy_crcs(const py::object& buffer, const char* field) {
   if (buffer.is_none()) return {};
   const BufferView view(buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
   if (view.format() != "I")
-    throw ConfigError("device_crcs has format '" + view.format() +
+    throw ConfigError(std::string(field) + " has format '" + view.format() +
                           "'; it must hold unsigned 32-bit numbers, such as array('I').",
-                      "device_crcs");
+                      field);
   std::vector<std::uint32_t> crcs(view.nbytes() / sizeof(std::uint32_t));
   if (!crcs.empty()) std::memcpy(crcs.data(), view.data(), view.nbytes());
   return crcs;

@@ -13,4 +13,5 @@ PYBIND11_MODULE(_C, module) {
   gdsckpt::bindings::bind_engine(module);
   gdsckpt::bindings::bind_nvtx(module);
   gdsckpt::bindings::bind_snapshot(module);
+  gdsckpt::bindings::bind_zip(module);
 }
