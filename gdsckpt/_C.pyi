@@ -112,6 +112,26 @@ def gather(rows: Buffer, *, streams: Buffer | None = None) -> None:
         MemoryError: There is no memory for the plan.
     """
 
+def splice_pickle(pickle: bytes, rows: Buffer, pieces: list[bytes]) -> bytes:
+    """Give a pickle in which tensors stand in the place of their numbers.
+
+    Each becomes ``rebuild(storage, offset, size, stride, requires_grad, None[, dtype])``, with
+    the persistent id ``("storage", storage_type, str(key), location, numel)`` for the storage. A
+    tensor that is named more than once is one object.
+
+    Args:
+        pickle: Of protocol 2; the persistent id of tensor ``n`` is the number ``n``. Other
+            persistent ids that are no whole numbers stay.
+        rows: A buffer of unsigned 64-bit numbers, a row per tensor of (rebuild, storage_type, key,
+            location, numel, offset, size, stride, requires_grad, dtype). Rebuild, storage_type,
+            location, size, stride and dtype are indices of pieces; dtype is 2**64 - 1 where it
+            is left out.
+        pieces: Opcodes that push one object each and put nothing into the memo.
+
+    Raises:
+        ConfigError: It is no such pickle, or names a tensor or piece that is not there.
+    """
+
 def sample_crcs(rows: Buffer, seed: int) -> bytes:
     """CRC-32 of blocks that stand for the memory around them, native-endian uint32.
 

@@ -42,6 +42,7 @@ try:
         populate,
         sample_blocks,
         sample_crcs,
+        splice_pickle,
         zip_central_entries,
         zip_local_headers,
     )
@@ -93,6 +94,7 @@ __all__ = [
     "populate",
     "sample_blocks",
     "sample_crcs",
+    "splice_pickle",
     "zip_central_entries",
     "zip_local_headers",
 ]

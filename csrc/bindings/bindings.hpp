@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/extent.hpp"
+#include "core/pickle_splice.hpp"
 #include "core/samples.hpp"
 #include "engine/device_streams.hpp"
 #include "engine/gather.hpp"
@@ -67,6 +68,7 @@ std::vector<Extent> copy_extents(const pybind11::object& buffer);
 std::vector<ProducerStream> copy_streams(const pybind11::object& buffer);
 std::vector<SampledMemory> copy_sampled(const pybind11::object& buffer);
 std::vector<CopyRow> copy_copy_rows(const pybind11::object& buffer);
+std::vector<TensorRow> copy_tensor_rows(const pybind11::object& buffer);
 /// Unsigned numbers of any buffer that holds such; of None, `copy_crcs` makes none. `field`: the
 /// name of the argument, for the ConfigError that they throw.
 std::vector<std::uint64_t> copy_numbers(const pybind11::object& buffer, const char* field);
@@ -79,6 +81,7 @@ void bind_cuda(pybind11::module_& module);
 void bind_cufile(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
 void bind_nvtx(pybind11::module_& module);
+void bind_pickle(pybind11::module_& module);
 void bind_snapshot(pybind11::module_& module);
 void bind_zip(pybind11::module_& module);
 

@@ -65,6 +65,12 @@ std::vector<CopyRow> copy_copy_rows(const py::object& buffer) {
   return copy_rows<CopyRow>(buffer, "rows", "source, dest, nbytes, device");
 }
 
+std::vector<TensorRow> copy_tensor_rows(const py::object& buffer) {
+  return copy_rows<TensorRow>(buffer, "rows",
+                              "rebuild, storage type, key, location, numel, offset, size, stride, "
+                              "requires_grad, dtype");
+}
+
 std::vector<std::uint64_t> copy_numbers(const py::object& buffer, const char* field) {
   return copy_rows<std::uint64_t>(buffer, field, "a number");
 }

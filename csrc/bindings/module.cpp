@@ -12,6 +12,7 @@ PYBIND11_MODULE(_C, module) {
   gdsckpt::bindings::bind_cufile(module);  // before the engines: see there
   gdsckpt::bindings::bind_engine(module);
   gdsckpt::bindings::bind_nvtx(module);
+  gdsckpt::bindings::bind_pickle(module);
   gdsckpt::bindings::bind_snapshot(module);
   gdsckpt::bindings::bind_zip(module);
 }

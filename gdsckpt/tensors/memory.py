@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import torch
 
-from gdsckpt import tracing
+from gdsckpt import native, tracing
 from gdsckpt.errors import TornSnapshotError
 from gdsckpt.format.table import TensorEntry
 from gdsckpt.staging.content import Buffer
@@ -28,20 +29,16 @@ class StateMemory:
     """
 
     def __init__(self, storages: Sequence[torch.UntypedStorage | DeviceArray]) -> None:
-        has_gpus = any(
-            isinstance(storage, torch.UntypedStorage)
-            and storage.device != _CPU
-            and storage.device.type == "cuda"
+        # Those of the host first, without a look at anything else: there are 100,000 of them.
+        self.buffers = [
+            _host_buffer(storage) if _is_on_host(storage) else _buffer_of(storage)
             for storage in storages
-        )
-        are_reachable = has_gpus and devices.are_reachable()
-        self.buffers = [_buffer_of(storage, are_reachable=are_reachable) for storage in storages]
+        ]
+        away = [buffer for buffer in self.buffers if buffer.device != native.HOST]
         self.streams = devices.current_streams(
-            buffer.device
-            for buffer in self.buffers
-            if isinstance(buffer.owner, torch.UntypedStorage)
+            buffer.device for buffer in away if isinstance(buffer.owner, torch.UntypedStorage)
         )
-        self.streams.extend(array_streams(storages))
+        self.streams.extend(array_streams(buffer.owner for buffer in away))
 
     def require_unchanged(self, tensors: Sequence[TensorEntry]) -> None:
         """Check that every storage has still the memory that was read.
@@ -64,19 +61,25 @@ class StateMemory:
         )
 
 
-def _buffer_of(storage: torch.UntypedStorage | DeviceArray, *, are_reachable: bool) -> Buffer:
+def _is_on_host(storage: torch.UntypedStorage | DeviceArray) -> TypeGuard[torch.UntypedStorage]:
+    return storage.device == _CPU  # that of an array is a number
+
+
+def _host_buffer(storage: torch.UntypedStorage) -> Buffer:
+    nbytes = storage.nbytes()
+    return Buffer(storage.data_ptr() if nbytes else 0, nbytes, storage)
+
+
+def _buffer_of(storage: torch.UntypedStorage | DeviceArray) -> Buffer:
     if isinstance(storage, DeviceArray):
         return Buffer(storage.address, storage.nbytes, storage, storage.device)
-    if storage.device == _CPU:
-        nbytes = storage.nbytes()
-        return Buffer(storage.data_ptr() if nbytes else 0, nbytes, storage)
-    memory: torch.UntypedStorage = storage
-    if storage.device.type != "cuda" or not are_reachable:
+    device = torch.device(storage.device)
+    if device.type != "cuda" or not devices.are_reachable():
         with tracing.stage("stage", storage.nbytes()):
-            memory = storage.cpu()
-    nbytes = memory.nbytes()
-    address = memory.data_ptr() if nbytes else 0
-    return Buffer(address, nbytes, memory, devices.number_of(torch.device(memory.device)))
+            return _host_buffer(storage.cpu())
+    nbytes = storage.nbytes()
+    address = storage.data_ptr() if nbytes else 0
+    return Buffer(address, nbytes, storage, devices.number_of(device))
 
 
 def _has_moved(buffer: Buffer) -> bool:

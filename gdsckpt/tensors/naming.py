@@ -99,11 +99,15 @@ def beginnings_of(name: str) -> Iterator[str]:
     yield name
 
 
+_VALUES = frozenset({str, int, float, bool, type(None)})
+_LEAVES = _VALUES | {torch.Tensor}
+"""Types of most leaves; a look into a set is quicker than a search for children."""
+
+
 class TensorFacts(NamedTuple):
     """What is known of a tensor that is nothing but a view of a storage.
 
     Attributes:
-        tensor: The tensor.
         dtype: As in TensorEntry; so are the others.
         shape: Sizes.
         strides: In elements; None where contiguous.
@@ -111,7 +115,6 @@ class TensorFacts(NamedTuple):
         byte_offset: Where in that its first element lies.
     """
 
-    tensor: torch.Tensor
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
@@ -137,13 +140,13 @@ def tensor_entries(
     for name, leaf in _named_leaves(root):
         known = facts.get(id(leaf))
         if known is not None:
-            entries.append(TensorEntry(name, *known[1:]))
+            entries.append(TensorEntry(name, *known))
         elif isinstance(leaf, torch.Tensor):
             for part_path, part in strided_parts((name,), leaf):
                 entry = _entry(name_of(part_path), part, key_of)
                 if entry is not None:
                     entries.append(entry)
-        elif is_device_array(leaf):
+        elif type(leaf) not in _VALUES and is_device_array(leaf):
             entries.append(_array_entry(name, leaf, key_of))
     return tuple(entries)
 
@@ -154,7 +157,7 @@ def _named_leaves(root: Any) -> Iterator[tuple[str, Any]]:
     stack: list[tuple[str, Any, frozenset[int]]] = [("", root, nothing)]
     while stack:
         name, node, parents = stack.pop()
-        if type(node) is torch.Tensor:
+        if type(node) in _LEAVES:
             yield name, node
             continue
         children = None if id(node) in parents else children_of(node)
