@@ -71,7 +71,9 @@ def facts_of(
     timeline = _timeline(placement, node, pace, measured)
     source = _failure_source(scenario)
     if source.mtbf_gpu_s is failures.TYPICAL_MTBF_GPU_S:
-        assumed.append("failures: as often as on large clusters that were written about (--mtbf-gpu)")
+        assumed.append(
+            "failures: as often as on large clusters that were written about (--mtbf-gpu)"
+        )
     assumed.append("a restore reads as fast as a save writes")
     return Facts(
         size=size,
