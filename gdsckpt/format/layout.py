@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gdsckpt.format import zipfmt
 
@@ -33,6 +34,8 @@ MEDIUM_ALIGNMENT = 4 << 10
 SMALL_ALIGNMENT = 64
 """torch's own alignment: what ``mmap=True`` readers expect of a tensor."""
 
+Value = TypeVar("Value")
+
 
 class Placement(NamedTuple):
     """One record's place in the file.
@@ -56,16 +59,59 @@ class Placement(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class StorageRecords:
+    """The records of the storages in file order, in columns: there may be 100,000 of them.
+
+    Attributes:
+        numbers: Numbers of the storages; that of ``n`` is called ``data/<n>``.
+        nbytes: As ``Placement.nbytes``.
+        header_offsets: As ``Placement.header_offset``.
+        payload_offsets: As ``Placement.payload_offset``.
+    """
+
+    numbers: array[int]
+    nbytes: array[int]
+    header_offsets: array[int]
+    payload_offsets: array[int]
+
+
+@dataclass(frozen=True, slots=True)
 class ShardLayout:
     """The whole shard up to the chunk table.
 
     Attributes:
-        records: All records in file order; ``data.pkl`` is the last.
-        covered_bytes: Where the last payload ends: all that the chunk table covers.
+        fixed: The small records at the beginning, in file order.
+        storages: The records that follow.
+        pickle: ``data.pkl``, the last one.
     """
 
-    records: tuple[Placement, ...]
-    covered_bytes: int
+    fixed: tuple[Placement, ...]
+    storages: StorageRecords
+    pickle: Placement
+
+    @property
+    def covered_bytes(self) -> int:
+        """Where the last payload ends: all that the chunk table covers."""
+        return self.pickle.end_offset
+
+    @property
+    def num_records(self) -> int:
+        """How many records there are."""
+        return len(self.fixed) + len(self.storages.numbers) + 1
+
+    @property
+    def records(self) -> tuple[Placement, ...]:
+        """All records in file order, made anew; for a shard of many this takes its time."""
+        columns = self.storages
+        named = (f"{DATA_PREFIX}{number}" for number in columns.numbers)
+        rows = zip(
+            named, columns.nbytes, columns.header_offsets, columns.payload_offsets, strict=True
+        )
+        return (*self.fixed, *map(Placement._make, rows), self.pickle)
+
+    def of_storages(self, values: Sequence[Value]) -> Sequence[Value]:
+        """Pick, of one value for each record in file order, those for the storages."""
+        return values[len(self.fixed) : -1]
 
 
 def alignment_of(nbytes: int) -> int:
@@ -106,12 +152,16 @@ def payload_order(storage_nbytes: Sequence[int]) -> list[int]:
 
 def payload_offsets(shard: ShardLayout) -> dict[int, int]:
     """Give the file offset of the payload of each storage, by its number."""
-    skipped = len(DATA_PREFIX)
-    return {
-        int(record.name[skipped:]): record.payload_offset
-        for record in shard.records
-        if record.name.startswith(DATA_PREFIX)
-    }
+    return dict(zip(shard.storages.numbers, shard.storages.payload_offsets, strict=True))
+
+
+def payloads_end(shard: ShardLayout, numbers: Set[int]) -> int:
+    """Give the file offset where the last payload of some storages ends; 0 where there are none."""
+    records = shard.storages
+    for at in reversed(range(len(records.numbers))):
+        if records.numbers[at] in numbers:
+            return records.payload_offsets[at] + records.nbytes[at]
+    return 0
 
 
 def plan_shard(
@@ -131,14 +181,33 @@ def plan_shard(
     Returns:
         Records in file order, not overlapping.
     """
-    records: list[Placement] = []
+    fixed: list[Placement] = []
     end_offset = 0
     for name, nbytes in fixed_records:
-        records.append(place(name, nbytes, end_offset, 1))
-        end_offset = records[-1].end_offset
-    for n in payload_order(storage_nbytes):
-        nbytes = storage_nbytes[n]
-        records.append(place(f"{DATA_PREFIX}{n}", nbytes, end_offset, alignment_of(nbytes)))
-        end_offset = records[-1].end_offset
-    records.append(place(PICKLE_RECORD, pickle_nbytes, end_offset, SMALL_ALIGNMENT))
-    return ShardLayout(tuple(records), records[-1].end_offset)
+        fixed.append(place(name, nbytes, end_offset, 1))
+        end_offset = fixed[-1].end_offset
+    storages, end_offset = _place_storages(storage_nbytes, end_offset)
+    pickle = place(PICKLE_RECORD, pickle_nbytes, end_offset, SMALL_ALIGNMENT)
+    return ShardLayout(tuple(fixed), storages, pickle)
+
+
+def _place_storages(storage_nbytes: Sequence[int], start_offset: int) -> tuple[StorageRecords, int]:
+    """Do for all storages what ``place`` does for one; also give where the last one ends."""
+    order = payload_order(storage_nbytes)
+    sizes = [storage_nbytes[n] for n in order]
+    of_size = {  # many storages share few sizes
+        nbytes: (zipfmt.local_header_nbytes(DATA_PREFIX, nbytes), alignment_of(nbytes))
+        for nbytes in set(sizes)
+    }
+    header_offsets = array("Q")
+    payload_offsets = array("Q")
+    end_offset = start_offset
+    for n, nbytes in zip(order, sizes, strict=True):
+        numberless_nbytes, alignment = of_size[nbytes]
+        header_nbytes = numberless_nbytes + len(str(n))
+        payload_offset = (end_offset + header_nbytes + alignment - 1) & -alignment
+        header_offsets.append(payload_offset - header_nbytes)
+        payload_offsets.append(payload_offset)
+        end_offset = payload_offset + nbytes
+    records = StorageRecords(array("Q", order), array("Q", sizes), header_offsets, payload_offsets)
+    return records, end_offset

@@ -91,7 +91,7 @@ class Snapshot:
         live = [content.storages[n].nbytes for n in (*placed.fenced, *placed.waited)]
         self.live_bytes = sum(live)
         self.copied_bytes = content.payload_bytes - self.live_bytes
-        self._waited = [n for n in placed.waited if content.storages[n].nbytes]
+        self._waited = {n for n in placed.waited if content.storages[n].nbytes}
         self.live_end = 1 + max(self._waited, default=-1)
         self._lease = lease
         self._fence = _fence_of(source, placed.fenced)
@@ -103,9 +103,7 @@ class Snapshot:
 
         0 where nobody has to wait.
         """
-        waited = {f"{layouts.DATA_PREFIX}{number}" for number in self._waited}
-        ends = (record.end_offset for record in layout.records if record.name in waited)
-        return max(ends, default=0)
+        return layouts.payloads_end(layout, self._waited)
 
     def prefix_read(self) -> None:
         """Be told that the file has come so far, before the caller goes on.

@@ -7,12 +7,14 @@ import sys
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
+from operator import sub
 from typing import Any, NamedTuple
 
 from gdsckpt import native
-from gdsckpt.engine.base import NO_STREAMS, Transfer
+from gdsckpt.engine.base import NO_STREAMS, Extent, Transfer, pack_extents
 from gdsckpt.format import footer, layout, table, zipfmt
-from gdsckpt.format.layout import Placement, ShardLayout
+from gdsckpt.format.layout import Placement, ShardLayout, StorageRecords
 
 
 class Buffer(NamedTuple):  # made 100,000 times, as table.TensorEntry
@@ -106,31 +108,62 @@ def plan(content: ShardContent) -> ShardPlan:
 def _with_extents(
     shard: ShardLayout, content: ShardContent, literal_payloads: dict[str, bytes]
 ) -> ShardPlan:
+    small = (*shard.fixed, shard.pickle)
     literals = bytearray()
-    spans: list[tuple[int, int, int]] = []  # of each record: header, literal payload, nbytes
-    for record in shard.records:
-        header_at = len(literals)
+    header_at: list[int] = []
+    for record in small:
+        header_at.append(len(literals))
         literals += zipfmt.local_header(record.name, record.nbytes, 0)
-        payload_at = len(literals)
-        literals += literal_payloads.get(record.name, b"")
-        spans.append((header_at, payload_at, payload_at - header_at))
-    base = address_of(literals)
-    prefix_length = len(layout.DATA_PREFIX)
-    rows: list[int] = []
-    for record, (header_at, payload_at, header_nbytes) in zip(shard.records, spans, strict=True):
-        if record.name.startswith(layout.DATA_PREFIX):
-            storage = content.storages[int(record.name[prefix_length:])]
-            address, device = storage.address, storage.device
-        else:
-            address, device = base + payload_at, native.HOST
-        crc_offset = record.header_offset + zipfmt.LOCAL_CRC_OFFSET
-        offset = record.header_offset
-        rows += (base + header_at, header_nbytes, offset, native.NO_CRC_SLOT, native.HOST)
-        address = address if record.nbytes else 0
-        rows += (address, record.nbytes, record.payload_offset, crc_offset, device)
-    return ShardPlan(
-        shard, array("Q", rows), literals, content.storages, content.tensors, content.streams
+        literals += literal_payloads[record.name]
+    storage_headers_at = len(literals)
+    literals += native.zip_local_headers(
+        layout.DATA_PREFIX, shard.storages.numbers, shard.storages.nbytes
     )
+    base = address_of(literals)
+    *fixed_rows, pickle_rows = (
+        _literal_rows(record, base + at) for record, at in zip(small, header_at, strict=True)
+    )
+    storage_rows = _storage_rows(shard.storages, content.storages, base + storage_headers_at)
+    rows = sum((*fixed_rows, storage_rows, pickle_rows), start=array("Q"))
+    return ShardPlan(shard, rows, literals, content.storages, content.tensors, content.streams)
+
+
+def _literal_rows(record: Placement, address: int) -> array[int]:
+    """Give the extents of a record whose header is at ``address``, and its payload after it."""
+    header_nbytes = record.payload_offset - record.header_offset
+    header = Extent(address, header_nbytes, record.header_offset)
+    payload = Extent(
+        address + header_nbytes if record.nbytes else 0,
+        record.nbytes,
+        record.payload_offset,
+        record.header_offset + zipfmt.LOCAL_CRC_OFFSET,
+    )
+    return pack_extents([header, payload])
+
+
+def _storage_rows(records: StorageRecords, storages: Sequence[Buffer], address: int) -> array[int]:
+    """Give the extents of all storages, whose headers are one after the other at ``address``."""
+    num_records = len(records.numbers)
+    buffers = [storages[n] for n in records.numbers]
+    header_nbytes = array("Q", map(sub, records.payload_offsets, records.header_offsets))
+    columns = (
+        # Of the headers.
+        islice(accumulate(header_nbytes, initial=address), num_records),
+        header_nbytes,
+        records.header_offsets,
+        array("Q", [native.NO_CRC_SLOT]) * num_records,
+        array("Q", [native.HOST]) * num_records,
+        # Of the payloads.
+        [buffer.address if buffer.nbytes else 0 for buffer in buffers],
+        records.nbytes,
+        records.payload_offsets,
+        (offset + zipfmt.LOCAL_CRC_OFFSET for offset in records.header_offsets),
+        [buffer.device for buffer in buffers],
+    )
+    rows = array("Q", bytes(8 * len(columns) * num_records))
+    for n, column in enumerate(columns):
+        rows[n :: len(columns)] = array("Q", column)
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +200,31 @@ def encode_tail(
     table_crc = crc32(table_payload)
     raw = bytearray(zipfmt.local_header(place.name, place.nbytes, table_crc))
     raw += table_payload
-    records: list[Placement] = [*shard.records, place]
-    directory_offset = place.end_offset
-    directory_at = len(raw)
-    for record, crc in zip(records, [*record_crcs, table_crc], strict=True):
-        raw += zipfmt.central_entry(record.name, record.nbytes, crc, record.header_offset)
+    directory = _central_directory(shard, record_crcs) + _central_entry(place, table_crc)
+    raw += directory
     raw += zipfmt.end_records(
-        len(records), directory_offset, len(raw) - directory_at, footer.FOOTER_NBYTES
+        shard.num_records + 1, place.end_offset, len(directory), footer.FOOTER_NBYTES
     )
-    tail_crc = crc32(bytes(raw) + footer.encode_prefix(shard.covered_bytes))
+    tail_crc = crc32(footer.encode_prefix(shard.covered_bytes), crc32(raw))
     raw += footer.encode(shard.covered_bytes, tail_crc)
     return Tail(raw, shard.covered_bytes, table_payload)
+
+
+def _central_directory(shard: ShardLayout, record_crcs: Sequence[int]) -> bytes:
+    """Encode the entries of all records but the chunk table."""
+    records = shard.storages
+    of_storages = native.zip_central_entries(
+        layout.DATA_PREFIX,
+        records.numbers,
+        records.nbytes,
+        array("I", shard.of_storages(record_crcs)),
+        records.header_offsets,
+    )
+    before = [
+        _central_entry(record, crc) for record, crc in zip(shard.fixed, record_crcs, strict=False)
+    ]
+    return b"".join([*before, of_storages, _central_entry(shard.pickle, record_crcs[-1])])
+
+
+def _central_entry(record: Placement, crc32: int) -> bytes:
+    return zipfmt.central_entry(record.name, record.nbytes, crc32, record.header_offset)

@@ -75,7 +75,8 @@ def write(sink: BinaryIO, plan: ShardPlan, chunk_bytes: int, path: str) -> tuple
         position = row.file_offset + row.nbytes
     if written_crcs != record_crcs:
         changed = [n for n, crc in enumerate(written_crcs) if crc != record_crcs[n]]
-        names = tuple(plan.layout.records[n].name for n in changed)
+        records = plan.layout.records
+        names = tuple(records[n].name for n in changed)
         raise TornSnapshotError(
             f"{', '.join(names[:3])} changed while it was written to {path}; what was written is "
             "not usable. Keep the state unchanged until save returns.",

@@ -21,7 +21,7 @@ from gdsckpt.engine import base
 from gdsckpt.engine.fallback import reasons_at_run_time
 from gdsckpt.engine.registry import choose_engine
 from gdsckpt.errors import FallbackWarning, StorageError, storage_error_from
-from gdsckpt.format import checksum, layout
+from gdsckpt.format import checksum
 from gdsckpt.format.table import ChunkTable
 from gdsckpt.staging import content as shard_content
 from gdsckpt.staging import files, stream
@@ -95,10 +95,10 @@ def write_file(
     if mode is not None and not stat.S_ISREG(mode):
         return _write_through(resolved, content, config)
     plan = _plan(content)
-    devices = set(plan.extents[4 :: base.ROW_WIDTH]) - {native.HOST}
+    devices = {storage.device for storage in content.storages} - {native.HOST}
     choice = choose_engine(config, directory=resolved.parent, devices=devices)
     with files.temporary_file(resolved) as (fd, temporary):
-        estimate = plan.layout.covered_bytes + 128 * len(plan.layout.records)
+        estimate = plan.layout.covered_bytes + 128 * plan.layout.num_records
         files.check_free_space(fd, str(resolved), estimate)
         files.reserve(fd, str(resolved), plan.layout.covered_bytes)
         with files.transfers_on(
@@ -126,7 +126,7 @@ def write_file(
         nbytes=moved.tail.file_offset + len(moved.tail.raw),
         crc32=moved.crc32,
         table_sha256=hashlib.sha256(moved.tail.table).hexdigest(),
-        num_records=len(plan.layout.records) + 1,
+        num_records=plan.layout.num_records + 1,
         engine=choice.engine.name,
         engine_reasons=(
             *choice.reasons,
@@ -163,7 +163,7 @@ def write_stream(sink: BinaryIO, content: ShardContent, config: Config, path: st
         nbytes=tail.file_offset + len(tail.raw),
         crc32=crc32,
         table_sha256=hashlib.sha256(tail.table).hexdigest(),
-        num_records=len(plan.layout.records) + 1,
+        num_records=plan.layout.num_records + 1,
         engine="stream",
         engine_reasons=("the target takes bytes in order only",),
         direct_io=False,
@@ -207,9 +207,9 @@ def _watched(
 def _storage_crcs(plan: ShardPlan, record_crcs: Sequence[int]) -> array[int]:
     """Pick the checksums of the storages out of those of all records."""
     crcs = array("I", bytes(4 * len(plan.storages)))
-    for record, crc in zip(plan.layout.records, record_crcs, strict=True):
-        if record.name.startswith(layout.DATA_PREFIX):
-            crcs[int(record.name.removeprefix(layout.DATA_PREFIX))] = crc
+    shard = plan.layout
+    for n, crc in zip(shard.storages.numbers, shard.of_storages(record_crcs), strict=True):
+        crcs[n] = crc
     return crcs
 
 

@@ -50,6 +50,33 @@ def test_plan_shard_payloads_are_aligned_headers_adjoin_and_nothing_overlaps():
         assert record.payload_offset % (alignment or layout.alignment_of(record.nbytes)) == 0
 
 
+def test_plan_shard_places_storages_one_after_the_other_as_place_does():
+    sizes = [n * 37 % 300 for n in range(1, 1200)] + [9 * MiB, 4 * (1 << 30), 600 * 1024, 0]
+    plan = layout.plan_shard(sizes, FIXED, 100)
+    placed = list(plan.fixed)
+    for n in layout.payload_order(sizes):
+        alignment = layout.alignment_of(sizes[n])
+        name = f"archive/data/{n}"
+        placed.append(layout.place(name, sizes[n], placed[-1].end_offset, alignment))
+    assert plan.records == (*placed, plan.pickle)
+    assert plan.num_records == len(plan.records)
+
+
+def test_layout_picks_values_offsets_and_ends_of_storages():
+    plan = layout.plan_shard([10, 9 * MiB, 20], FIXED, 100)
+    assert plan.of_storages([1, 2, 3, "data/1", "data/0", "data/2", 4]) == [
+        "data/1",
+        "data/0",
+        "data/2",
+    ]
+    by_name = {record.name: record for record in plan.records}
+    records = [by_name[f"archive/data/{n}"] for n in range(3)]
+    assert layout.payload_offsets(plan) == {n: records[n].payload_offset for n in range(3)}
+    assert layout.payloads_end(plan, {0, 1}) == records[0].end_offset
+    assert layout.payloads_end(plan, {1}) == records[1].end_offset
+    assert layout.payloads_end(plan, set()) == 0
+
+
 def test_plan_shard_equal_large_shapes_give_equal_offsets_whatever_the_rest():
     one = layout.plan_shard([MiB, 7, 9 * MiB], FIXED, 100)
     other = layout.plan_shard([MiB, 9999, 9 * MiB, 5, 5], FIXED, 100_000)
