@@ -124,7 +124,9 @@ def _with_extents(
         _literal_rows(record, base + at) for record, at in zip(small, header_at, strict=True)
     )
     storage_rows = _storage_rows(shard.storages, content.storages, base + storage_headers_at)
-    rows = sum((*fixed_rows, storage_rows, pickle_rows), start=array("Q"))
+    rows = array("Q")
+    for part in (*fixed_rows, storage_rows, pickle_rows):
+        rows.extend(part)
     return ShardPlan(shard, rows, literals, content.storages, content.tensors, content.streams)
 
 
