@@ -40,6 +40,7 @@ from gdsckpt.saving import content_of
 from gdsckpt.snapshot import Slots, SnapshotOptions, take
 from gdsckpt.staging import root as roots
 from gdsckpt.staging.root_lock import RootLock
+from gdsckpt.tensors import collector
 from gdsckpt.tensors.stateful import gathered
 
 logger = logging.getLogger(__name__)
@@ -131,7 +132,8 @@ class Pipeline:
         """
         started = time.perf_counter()
         nest = gathered(state)
-        return Prepared(nest, content_of(nest), started)
+        with collector.paused():  # it would look at what content_of is about to let go of
+            return Prepared(nest, content_of(nest), started)
 
     def save(self, order: Order, prepared: Prepared) -> SaveReport:
         """Save a state that nothing changes meanwhile, and wait; Ctrl-C breaks it off.

@@ -40,10 +40,9 @@ def fingerprint(tensors: Sequence[TensorEntry], storage_crcs: array[int]) -> Fin
         tensors: The named tensors.
         storage_crcs: CRC-32 of each storage.
     """
-    trained = {
-        entry.record
-        for entry in tensors
-        if entry.dtype.startswith(_FLOATING) and any(n > 1 for n in entry.shape)
-    }
+    # Each of the few dtypes and shapes is looked at once, not for each of 100,000 tensors.
+    dtypes = {dtype for dtype in {entry.dtype for entry in tensors} if dtype.startswith(_FLOATING)}
+    shapes = {shape for shape in {entry.shape for entry in tensors} if any(n > 1 for n in shape)}
+    trained = {entry.record for entry in tensors if entry.dtype in dtypes and entry.shape in shapes}
     records = array("Q", sorted(trained) or range(len(storage_crcs)))
-    return Fingerprint(records, array("I", (storage_crcs[record] for record in records)))
+    return Fingerprint(records, array("I", map(storage_crcs.__getitem__, records)))

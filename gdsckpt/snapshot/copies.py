@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from array import array
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, repeat
 
 import torch
 
 from gdsckpt import native, tracing
 from gdsckpt.errors import FallbackWarning
-from gdsckpt.snapshot.placing import place, room_for
+from gdsckpt.snapshot.placing import place, rooms_for
+from gdsckpt.snapshot.rows import packed
 from gdsckpt.snapshot.slots import Lease
 from gdsckpt.snapshot.source import Source
 from gdsckpt.staging.content import Buffer, ShardContent
@@ -44,10 +45,11 @@ class Copies:
         self._clones = _allocate_clones(content) if on_device else {}
         self.placed = place(source, owned, room_bytes, cloned=self._clones)
         self._address = 0
-        needed = sum(room_for(content.storages[n].nbytes) for n in self.placed.copied)
+        originals = [content.storages[number] for number in self.placed.copied]
+        needed = sum(rooms_for([buffer.nbytes for buffer in originals]))
         if not needed:
             return
-        devices = {content.storages[n].device for n in self.placed.copied} - {native.HOST}
+        devices = {buffer.device for buffer in originals} - {native.HOST}
         try:
             self._address = lease.reserve(needed, min(devices, default=native.HOST))
         except MemoryError:
@@ -64,30 +66,34 @@ class Copies:
         """Whether there are clones on GPUs."""
         return bool(self._clones)
 
-    def make(self) -> dict[int, Buffer]:
+    def make(self) -> list[Buffer]:
         """Copy; what goes to the slot is there on return, clones are queued on current streams.
 
         Returns:
-            The copies, by the number of the storage; those in the slot keep it from being given
-            back by itself.
+            The storages, with copies in the place of what was copied; those in the slot keep it
+            from being given back by itself.
 
         Raises:
             CudaError: A copy from a device failed.
         """
-        storages = self._content.storages
-        made: dict[int, Buffer] = {}
-        rows = array("Q")
-        address = self._address
-        for number in self.placed.copied:
-            source = storages[number]
-            made[number] = Buffer(address if source.nbytes else 0, source.nbytes, self._lease)
-            rows.extend((source.address, address, source.nbytes, source.device))
-            address += room_for(source.nbytes)
+        storages = list(self._content.storages)
+        originals = [storages[number] for number in self.placed.copied]
+        sizes = [buffer.nbytes for buffer in originals]
+        addresses = list(accumulate(rooms_for(sizes), initial=self._address))[:-1]
+        in_slot = zip(addresses, sizes, repeat(self._lease), repeat(native.HOST))
+        for number, copy in zip(self.placed.copied, map(Buffer._make, in_slot), strict=True):
+            storages[number] = copy if copy.nbytes else Buffer(0, 0, self._lease)
         for number, clone in self._clones.items():
-            made[number] = _filled(clone, storages[number])
-        with tracing.stage("stage", sum(rows[2::4])):
+            storages[number] = _filled(clone, storages[number])
+        with tracing.stage("stage", sum(sizes)):
+            rows = packed(
+                [buffer.address for buffer in originals],
+                addresses,
+                sizes,
+                [buffer.device for buffer in originals],
+            )
             native.gather(rows, streams=self._content.streams)
-        return made
+        return storages
 
 
 def _allocate_clones(content: ShardContent) -> dict[int, torch.UntypedStorage]:

@@ -7,13 +7,13 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gdsckpt.tensors.naming import strided_parts, walk
+from gdsckpt.snapshot.leaves import leaves_of
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Fence:
         storages: ``_cdata`` of each storage, which the caller keeps alive.
     """
 
-    def __init__(self, storages: frozenset[int]) -> None:
+    def __init__(self, storages: Set[int]) -> None:
         self._storages = storages
         self._lifted = threading.Event()
 
@@ -80,34 +80,14 @@ def install() -> None:
 
 def storages_of(optimizer: torch.optim.Optimizer) -> dict[int, tuple[torch.Tensor, ...]]:
     """Give the tensors that an optimizer changes, by ``_cdata`` of their storages."""
-    found: dict[int, tuple[torch.Tensor, ...]] = {}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            _add(parameter, found)
-    for values in optimizer.state.values():
-        leaves = values.values() if isinstance(values, dict) else (values,)
-        for leaf in leaves:
-            if isinstance(leaf, torch.Tensor):
-                _add(leaf, found)
-            elif isinstance(leaf, (dict, list, tuple)):
-                for _, inner in walk(leaf):
-                    if isinstance(inner, torch.Tensor):
-                        _add(inner, found)
+    parameters = [group["params"] for group in optimizer.param_groups]
+    _, parts, storages = leaves_of([parameters, list(optimizer.state.values())])
+    found: dict[int, tuple[torch.Tensor, ...]] = dict(zip(storages, zip(parts), strict=True))
+    if len(found) < len(parts):  # some share a storage
+        found.clear()
+        for part, storage in zip(parts, storages, strict=True):
+            found[storage] = (*found.get(storage, ()), part)
     return found
-
-
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-
-
-def _add(tensor: torch.Tensor, found: dict[int, tuple[torch.Tensor, ...]]) -> None:
-    if type(tensor) in _PLAIN and tensor.layout is torch.strided:
-        storage = tensor.untyped_storage()._cdata
-        found[storage] = (tensor, *found[storage]) if storage in found else (tensor,)
-        return
-    for _, part in strided_parts((), tensor):
-        if torch._C._has_storage(part):
-            storage = part.untyped_storage()._cdata
-            found[storage] = (part, *found.get(storage, ()))
 
 
 def _wait_for_fences(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:

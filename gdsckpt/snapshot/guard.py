@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from gdsckpt.errors import GdsckptError, TornSnapshotError
 from gdsckpt.format.layout import ShardLayout
 from gdsckpt.format.table import TensorEntry
 from gdsckpt.snapshot.placing import Placing
-from gdsckpt.snapshot.samples import Look
+from gdsckpt.snapshot.samples import Look, Memory
 from gdsckpt.snapshot.source import Source
 from gdsckpt.snapshot.watch import Watch, counters_of
 from gdsckpt.staging.content import Buffer
@@ -36,11 +36,12 @@ class Guard:
         content = source.content
         counters = counters_of(source)
         live = {*placed.fenced, *placed.waited}
-        copied = [n for n in range(len(content.storages)) if n not in live]
+        copied = [number for number in range(len(content.storages)) if number not in live]
 
         def watch(numbers: Iterable[int]) -> Watch:
-            buffers = {n: content.storages[n] for n in numbers}
-            return Watch(buffers, counters, seed, content.streams)
+            filled = [number for number in numbers if content.storages[number].nbytes]
+            memory = Memory(filled, [content.storages[number] for number in filled])
+            return Watch(memory, counters, seed, content.streams)
 
         self._tensors = content.tensors
         self._on_side_streams = on_side_streams
@@ -53,11 +54,14 @@ class Guard:
         self._changed: set[int] = set()
         self._failure: GdsckptError | None = None
 
-    def require_copied(self, copies: Mapping[int, Buffer]) -> None:
+    def require_copied(self, storages: Sequence[Buffer]) -> None:
         """Check, right after they were made, that copies are what the storages were and still are.
 
         What is on devices is compared later, by :meth:`require_unchanged`: nobody waits for it
         here. The originals are let go of.
+
+        Args:
+            storages: Of the state, with the copies in their places.
 
         Raises:
             TornSnapshotError: Another thread has changed a storage meanwhile.
@@ -66,7 +70,7 @@ class Guard:
         if watch is None:
             raise AssertionError("the copies were checked before")
         require_none(watch.moved(), self._tensors)
-        for look in (watch.look(), watch.look_at(copies)):
+        for look in (watch.look(), watch.look_at(storages)):
             if watch.before.is_here and look.is_here:
                 require_none(watch.before.differing(look), self._tensors)
             else:

@@ -20,7 +20,7 @@ from gdsckpt.snapshot.placing import Placing
 from gdsckpt.snapshot.slots import Lease, Slots
 from gdsckpt.snapshot.source import Source
 from gdsckpt.snapshot.streams import SideStreams
-from gdsckpt.staging.content import Buffer, ShardContent
+from gdsckpt.staging.content import ShardContent
 from gdsckpt.tensors import collector
 
 MODES = ("auto", "fence", "host", "device")
@@ -139,12 +139,12 @@ class Snapshot:
         self._fence.put_up()
         self._waited_fence.put_up()
         guard = self._guard = Guard(source, copies.placed, streams.current)
-        made = copies.make()
-        guard.require_copied(made)
+        storages = copies.make()
+        guard.require_copied(storages)
         streams.follow()
         self.content = dataclasses.replace(
             original,
-            storages=_replaced(original.storages, made),
+            storages=storages,
             streams=streams.rows,
             require_unchanged=guard.require_unchanged,
         )
@@ -195,11 +195,7 @@ def _take(source: Source, options: SnapshotOptions, lease: Lease, room_bytes: in
     return snapshot
 
 
-def _replaced(storages: Sequence[Buffer], made: dict[int, Buffer]) -> Sequence[Buffer]:
-    if not made:
-        return storages
-    return [made.get(number, buffer) for number, buffer in enumerate(storages)]
-
-
 def _fence_of(source: Source, numbers: Iterable[int]) -> Fence:
-    return Fence(frozenset([source.identities[number] for number in numbers]) - {0})
+    identities = {source.identities[number] for number in numbers}
+    identities.discard(0)
+    return Fence(identities)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -49,25 +51,22 @@ def place(
     """
     sizes = [buffer.nbytes for buffer in source.content.storages]
     order = payload_order(sizes)
-    fenced = _fenced(source, owned)
-    others = [number for number in order if number not in fenced and number not in cloned]
-    taken = 0
-    first_copied = len(others)
-    while first_copied > 0:
-        taken += room_for(sizes[others[first_copied - 1]])
-        if taken > room_bytes:
-            break
-        first_copied -= 1
+    fenced = _fenced(source, owned) if owned else set()
+    others = order
+    if fenced or cloned:
+        others = [number for number in order if number not in fenced and number not in cloned]
+    taken = accumulate(rooms_for([sizes[number] for number in reversed(others)]))
+    first_copied = len(others) - bisect_right(list(taken), room_bytes)
     return Placing(
-        tuple([number for number in order if number in fenced]),
+        tuple([number for number in order if number in fenced]) if fenced else (),
         tuple(others[:first_copied]),
         tuple(others[first_copied:]),
     )
 
 
-def room_for(nbytes: int) -> int:
-    """Give the room that a copy takes in a slot."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def rooms_for(sizes: Iterable[int]) -> list[int]:
+    """Give the room that each copy takes in a slot."""
+    return [-(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in sizes]
 
 
 def _fenced(source: Source, owned: Mapping[int, Sequence[torch.Tensor]]) -> set[int]:
@@ -75,16 +74,14 @@ def _fenced(source: Source, owned: Mapping[int, Sequence[torch.Tensor]]) -> set[
 
     A storage may hold more: buffers of a module beside its parameters, in one flat tensor.
     """
-    fenced: set[int] = set()
-    partly: dict[int, list[tuple[int, int]]] = {}
-    for number, identity in enumerate(source.identities):
-        tensors = owned.get(identity)
-        if tensors is None:
-            continue
-        fenced.add(number)
-        nbytes = source.content.storages[number].nbytes
-        if not _covers(tensors[0], nbytes) and not any(_covers(each, nbytes) for each in tensors):
-            partly[number] = _merged([_span_of_tensor(tensor) for tensor in tensors])
+    storages = source.content.storages
+    owned_at = [owned.get(identity) for identity in source.identities]
+    fenced = {number for number, tensors in enumerate(owned_at) if tensors}
+    partly = {
+        number: _merged([_span_of_tensor(tensor) for tensor in tensors])
+        for number, tensors in enumerate(owned_at)
+        if tensors and not _is_covered(storages[number].nbytes, tensors)
+    }
     for entry in source.content.tensors if partly else ():
         spans = partly.get(entry.record, [])
         begin, end = _span_of_entry(entry)
@@ -93,8 +90,12 @@ def _fenced(source: Source, owned: Mapping[int, Sequence[torch.Tensor]]) -> set[
     return fenced
 
 
-def _covers(tensor: torch.Tensor, nbytes: int) -> bool:
-    return tensor.nbytes == nbytes and tensor.is_contiguous()
+def _is_covered(nbytes: int, tensors: Sequence[torch.Tensor]) -> bool:
+    """Tell whether one of the tensors is all of a storage."""
+    for tensor in tensors:  # noqa: SIM110 - any() takes as long as both questions
+        if tensor.nbytes == nbytes and tensor.is_contiguous():
+            return True
+    return False
 
 
 def _span_of_tensor(tensor: torch.Tensor) -> tuple[int, int]:

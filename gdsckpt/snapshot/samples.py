@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
 
 import torch
 
 from gdsckpt import native
 from gdsckpt.engine.base import NO_STREAMS
 from gdsckpt.errors import CudaError
+from gdsckpt.snapshot.rows import packed
 from gdsckpt.staging.content import Buffer
 
 BLOCK_BYTES = 4096
@@ -35,50 +36,81 @@ class Block(NamedTuple):
     nbytes: int
 
 
-def blocks_of(sizes: Mapping[int, int], seed: int) -> list[Block]:
-    """Give the samples of storages, in the order of the mapping.
+class Memory(NamedTuple):
+    """Storages, in columns.
+
+    Attributes:
+        numbers: Of the storages.
+        buffers: The memory of each.
+    """
+
+    numbers: list[int]
+    buffers: list[Buffer]
+
+    def rows(self) -> array[int]:
+        """Give them as native code takes them."""
+        addresses = [buffer.address for buffer in self.buffers]
+        return packed(self.numbers, addresses, [buffer.nbytes for buffer in self.buffers])
+
+
+def block_rows(memory: Memory, seed: int) -> array[int]:
+    """Give where the samples of storages lie, in the order of the storages.
 
     Args:
-        sizes: Size in bytes of each storage, by its number.
+        memory: The storages; nothing of it is read.
         seed: Which of the possible samples.
+
+    Returns:
+        Rows of (index of the storage in ``memory``, offset in it, bytes).
     """
-    numbers = list(sizes)
-    rows = array("Q")
-    for number, nbytes in sizes.items():
-        rows.extend((number, 0, nbytes))
     found = array("Q")
-    found.frombytes(native.sample_blocks(rows, seed))
+    found.frombytes(native.sample_blocks(memory.rows(), seed))
+    return found
+
+
+def blocks_of(memory: Memory, seed: int) -> list[Block]:
+    """Give the same as ``block_rows``, one by one."""
+    found = block_rows(memory, seed)
     return [
-        Block(numbers[row], offset, nbytes)
-        for row, offset, nbytes in zip(found[::3], found[1::3], found[2::3], strict=True)
+        Block(memory.numbers[index], offset, nbytes)
+        for index, offset, nbytes in zip(found[::3], found[1::3], found[2::3], strict=True)
     ]
-
-
-_Buffers: TypeAlias = dict[int, Buffer]
 
 
 class Places:
     """Where the memory of storages is: on the host, or on GPUs, as torch's or as others' arrays.
 
     Args:
-        buffers: The memory, by the number of the storage.
+        memory: The storages.
+
+    Attributes:
+        memory: The same ones, those that are sampled together one after the other.
     """
 
-    def __init__(self, buffers: Mapping[int, Buffer]) -> None:
-        self.sizes = {number: buffer.nbytes for number, buffer in buffers.items()}
-        self.foreign: _Buffers = {}
-        self.by_device: dict[torch.device, _Buffers] = {}
-        host = [(n, buffer) for n, buffer in buffers.items() if buffer.device == native.HOST]
-        self.host = [number for number, _ in host]
-        rows = ((number, buffer.address, buffer.nbytes) for number, buffer in host)
-        self.host_rows = array("Q", itertools.chain.from_iterable(rows))
-        for number, buffer in buffers.items() if len(host) < len(buffers) else ():
-            if buffer.device == native.HOST:
-                continue
-            if isinstance(buffer.owner, torch.UntypedStorage):
-                self.by_device.setdefault(torch.device(buffer.owner.device), {})[number] = buffer
-            else:
-                self.foreign[number] = buffer
+    def __init__(self, memory: Memory) -> None:
+        self.host = self.memory = memory
+        self.foreign = Memory([], [])
+        self.by_device: dict[torch.device, Memory] = {}
+        if any(buffer.device != native.HOST for buffer in memory.buffers):
+            self._divide(memory)
+        self.host_rows = self.host.rows()
+
+    def _divide(self, memory: Memory) -> None:
+        self.host, self.memory = Memory([], []), Memory([], [])
+        for number, buffer in zip(*memory, strict=True):
+            group = self._group_of(buffer)
+            group.numbers.append(number)
+            group.buffers.append(buffer)
+        for group in (self.host, self.foreign, *self.by_device.values()):
+            self.memory.numbers.extend(group.numbers)
+            self.memory.buffers.extend(group.buffers)
+
+    def _group_of(self, buffer: Buffer) -> Memory:
+        if buffer.device == native.HOST:
+            return self.host
+        if isinstance(buffer.owner, torch.UntypedStorage):
+            return self.by_device.setdefault(torch.device(buffer.owner.device), Memory([], []))
+        return self.foreign
 
 
 class Look:
@@ -91,43 +123,41 @@ class Look:
     """
 
     def __init__(self, places: Places, seed: int, streams: array[int] = NO_STREAMS) -> None:
-        self._sizes = places.sizes
-        self._crcs: list[tuple[list[int], Callable[[], array[int]]]] = []
+        self._memory = places.memory
+        self._crcs: list[Callable[[], array[int]]] = []
         self._is_on_devices = bool(places.by_device)
-        if places.host:
+        if places.host.numbers:
             crcs = array("I")
             crcs.frombytes(native.sample_crcs(places.host_rows, seed))
-            self._crcs.append((places.host, lambda: crcs))
-        if places.foreign:
+            self._crcs.append(lambda: crcs)
+        if places.foreign.numbers:
             copied = _foreign_crcs(places.foreign, seed, streams)
-            self._crcs.append((list(places.foreign), lambda: copied))
+            self._crcs.append(lambda: copied)
         for on_device in places.by_device.values():
-            self._crcs.append((list(on_device), _device_crcs(on_device, seed)))
+            self._crcs.append(_device_crcs(on_device, seed))
 
     @property
     def is_here(self) -> bool:
         """Whether nothing of it is still on a device, to be waited for."""
         return not self._is_on_devices
 
-    def crcs(self) -> dict[int, array[int]]:
+    def crcs(self) -> array[int]:
+        """Give the CRC-32 of each sample, in the order of ``places.memory``."""
+        return sum((crcs() for crcs in self._crcs), start=array("I"))
+
+    def crcs_by_number(self) -> dict[int, array[int]]:
         """Give the CRC-32 of each sample, by the number of the storage."""
-        found: dict[int, array[int]] = {}
-        for numbers, crcs_of_all in self._crcs:
-            crcs = crcs_of_all()
-            at = 0
-            for number in numbers:
-                end = at + num_samples(self._sizes[number])
-                found[number] = crcs[at:end]
-                at = end
-        return found
+        crcs = self.crcs()
+        ends = accumulate(num_samples(buffer.nbytes) for buffer in self._memory.buffers)
+        spans = zip(self._memory.numbers, pairwise(chain((0,), ends)), strict=True)
+        return {number: crcs[begin:end] for number, (begin, end) in spans}
 
     def differing(self, other: Look) -> set[int]:
         """Give the numbers of the storages that are not as in a look at the same storages."""
-        if len(self._crcs) == 1 and len(other._crcs) == 1:  # as a rule, and 100,000 are quick
-            (mine, crcs), (theirs, others) = self._crcs[0], other._crcs[0]
-            if mine == theirs and crcs() == others():
-                return set()
-        before, after = self.crcs(), other.crcs()
+        has_same_order = self._memory.numbers == other._memory.numbers
+        if has_same_order and self.crcs() == other.crcs():  # as a rule, and 100,000 are quick
+            return set()
+        before, after = self.crcs_by_number(), other.crcs_by_number()
         return {number for number, crcs in before.items() if after[number] != crcs}
 
 
@@ -136,9 +166,10 @@ def num_samples(nbytes: int) -> int:
     return -(-nbytes // SPAN_BYTES)
 
 
-def _foreign_crcs(buffers: _Buffers, seed: int, streams: array[int]) -> array[int]:
+def _foreign_crcs(memory: Memory, seed: int, streams: array[int]) -> array[int]:
     """Copy the samples of arrays on GPUs, after what is queued on their streams, and wait."""
-    blocks = blocks_of({n: buffer.nbytes for n, buffer in buffers.items()}, seed)
+    blocks = blocks_of(memory, seed)
+    buffers = dict(zip(*memory, strict=True))
     copies = torch.empty(sum(block.nbytes for block in blocks), dtype=torch.uint8)
     dest = copies.data_ptr()
     rows = array("Q")
@@ -150,12 +181,12 @@ def _foreign_crcs(buffers: _Buffers, seed: int, streams: array[int]) -> array[in
     return _packed_crcs(copies, [block.nbytes for block in blocks])
 
 
-def _device_crcs(buffers: _Buffers, seed: int) -> Callable[[], array[int]]:
+def _device_crcs(memory: Memory, seed: int) -> Callable[[], array[int]]:
     """Queue the samples of storages on one device; the result waits for them."""
-    blocks = blocks_of({n: buffer.nbytes for n, buffer in buffers.items()}, seed)
+    blocks = blocks_of(memory, seed)
     try:
         with torch.no_grad():
-            taken = list(_on_device(buffers, blocks))
+            taken = list(_on_device(memory, blocks))
     except RuntimeError as error:
         raise _failed(error) from error
 
@@ -174,28 +205,26 @@ def _device_crcs(buffers: _Buffers, seed: int) -> Callable[[], array[int]]:
     return crcs
 
 
-def _on_device(
-    buffers: _Buffers, blocks: Sequence[Block]
-) -> Iterator[tuple[list[int], torch.Tensor]]:
+def _on_device(memory: Memory, blocks: Sequence[Block]) -> Iterator[tuple[list[int], torch.Tensor]]:
     """Gather blocks where they are, few operations for many storages.
 
     Yields:
         Indices of blocks, and their bytes, one after the other.
     """
-    flat = {number: _flat(buffer) for number, buffer in buffers.items()}
+    flat = {number: _flat(buffer) for number, buffer in zip(*memory, strict=True)}
     device = next(iter(flat.values())).device
     whole = [at for at, block in enumerate(blocks) if block.nbytes == BLOCK_BYTES]
     if whole:
         index = torch.tensor([blocks[at].offset // BLOCK_BYTES for at in whole]).to(device)
         samples = torch.empty((len(whole), BLOCK_BYTES), dtype=torch.uint8, device=device)
         begin = 0
-        for number, memory in flat.items():
-            num_whole = memory.numel() // BLOCK_BYTES
+        for number, storage in flat.items():
+            num_whole = storage.numel() // BLOCK_BYTES
             end = begin
             while end < len(whole) and blocks[whole[end]].number == number:
                 end += 1
             if end > begin:
-                rows = memory[: num_whole * BLOCK_BYTES].view(num_whole, BLOCK_BYTES)
+                rows = storage[: num_whole * BLOCK_BYTES].view(num_whole, BLOCK_BYTES)
                 torch.index_select(rows, 0, index[begin:end], out=samples[begin:end])
             begin = end
         yield whole, samples.view(-1)

@@ -10,7 +10,7 @@ from states import assert_same
 
 from gdsckpt import native
 from gdsckpt.errors import FallbackWarning, TornSnapshotError
-from gdsckpt.snapshot.samples import Look, Places
+from gdsckpt.snapshot.samples import Look, Memory, Places
 from gdsckpt.staging.content import Buffer
 
 pytestmark = pytest.mark.gpu
@@ -23,17 +23,15 @@ def bits(nbytes):
     return torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device="cuda")
 
 
-def buffers_of(tensors, device):
-    return {
-        n: Buffer(tensor.data_ptr(), tensor.nbytes, tensor.untyped_storage(), device)
-        for n, tensor in enumerate(tensors)
-    }
+def memory_of(tensors, device):
+    buffers = [Buffer(t.data_ptr(), t.nbytes, t.untyped_storage(), device) for t in tensors]
+    return Memory(list(range(len(tensors))), buffers)
 
 
 def test_samples_are_those_of_the_host():
     tensors = [bits(nbytes) for nbytes in (1, 4095, 4096, 4097, MIB + 1, 5 * MIB + 5000)]
-    on_gpu = Look(Places(buffers_of(tensors, 0)), 7)
-    on_host = Look(Places(buffers_of([each.cpu() for each in tensors], native.HOST)), 7)
+    on_gpu = Look(Places(memory_of(tensors, 0)), 7)
+    on_host = Look(Places(memory_of([each.cpu() for each in tensors], native.HOST)), 7)
     assert on_gpu.crcs() == on_host.crcs()
 
 

@@ -7,7 +7,7 @@ from snapshots import MIB
 from gdsckpt.format.layout import MEDIUM_BYTES, payload_order
 from gdsckpt.saving import content_of
 from gdsckpt.snapshot.fence import storages_of
-from gdsckpt.snapshot.placing import Placing, place, room_for
+from gdsckpt.snapshot.placing import Placing, place, rooms_for
 from gdsckpt.snapshot.source import Source
 
 LARGE = MEDIUM_BYTES // 4  # float32
@@ -67,7 +67,7 @@ def test_parameters_that_share_one_storage_cover_it_together():
 
 @pytest.mark.parametrize(("nbytes", "room"), [(0, 0), (1, 64), (64, 64), (65, 128)])
 def test_room_is_whole_cache_lines(nbytes, room):
-    assert room_for(nbytes) == room
+    assert rooms_for([nbytes]) == [room]
 
 
 def test_lists_in_the_state_of_an_optimizer_are_owned():
