@@ -122,10 +122,10 @@ def splice_pickle(pickle: bytes, rows: Buffer, pieces: list[bytes]) -> bytes:
     Args:
         pickle: Of protocol 2; the persistent id of tensor ``n`` is the number ``n``. Other
             persistent ids that are no whole numbers stay.
-        rows: A buffer of unsigned 64-bit numbers, a row per tensor of (rebuild, storage_type, key,
-            location, numel, offset, size, stride, requires_grad, dtype). Rebuild, storage_type,
-            location, size, stride and dtype are indices of pieces; dtype is 2**64 - 1 where it
-            is left out.
+        rows: A buffer of unsigned 64-bit numbers, a row per tensor of (rebuild, storage_type,
+            dtype, key, location, numel, offset, size, stride, requires_grad). Rebuild,
+            storage_type, dtype, location, size and stride are indices of pieces; dtype is
+            2**64 - 1 where it is left out.
         pieces: Opcodes that push one object each and put nothing into the memo.
 
     Raises:

@@ -67,8 +67,8 @@ std::vector<CopyRow> copy_copy_rows(const py::object& buffer) {
 
 std::vector<TensorRow> copy_tensor_rows(const py::object& buffer) {
   return copy_rows<TensorRow>(buffer, "rows",
-                              "rebuild, storage type, key, location, numel, offset, size, stride, "
-                              "requires_grad, dtype");
+                              "rebuild, storage type, dtype, key, location, numel, offset, size, "
+                              "stride, requires_grad");
 }
 
 std::vector<std::uint64_t> copy_numbers(const py::object& buffer, const char* field) {

@@ -19,6 +19,7 @@ inline constexpr std::uint64_t kNoPiece = ~std::uint64_t{0};
 struct TensorRow {
   std::uint64_t rebuild;
   std::uint64_t storage_type;
+  std::uint64_t dtype;  ///< or kNoPiece
   std::uint64_t key;
   std::uint64_t location;
   std::uint64_t numel;
@@ -26,7 +27,6 @@ struct TensorRow {
   std::uint64_t size;
   std::uint64_t stride;
   std::uint64_t requires_grad;
-  std::uint64_t dtype;  ///< or kNoPiece
 };
 static_assert(sizeof(TensorRow) == 80, "rows of ten uint64");
 

@@ -15,7 +15,7 @@ std::string splice(const std::string& pickle, const std::vector<TensorRow>& rows
                        pieces);
 }
 
-constexpr TensorRow kRow = {0, 1, 7, 2, 12, 0, 3, 3, 0, kNoPiece};
+constexpr TensorRow kRow = {0, 1, kNoPiece, 7, 2, 12, 0, 3, 3, 0};
 
 TEST(splice_pickle_writes_the_second_tensor_from_the_memo) {
   // [tensor 0, tensor 1, tensor 0]: the last one is what the first one was.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
@@ -153,21 +153,30 @@ def tensor_entries(
 
 def _named_leaves(root: Any) -> Iterator[tuple[str, Any]]:
     """Give what ``walk`` gives, by name, in less time."""
-    nothing: frozenset[int] = frozenset()
-    stack: list[tuple[str, Any, frozenset[int]]] = [("", root, nothing)]
+    below = _below(root, ())
+    if not below:
+        yield "", root
+        return
+    open_ids = [id(root)]
+    stack = [("", iter(below))]
     while stack:
-        name, node, parents = stack.pop()
-        if type(node) in _LEAVES:
-            yield name, node
-            continue
-        children = None if id(node) in parents else children_of(node)
-        below = [] if children is None else list(children)
-        if not below:
-            yield name, node
-            continue
-        inside = parents | {id(node)}
-        prefix = f"{name}." if parents else ""  # the root has no name
-        stack.extend((f"{prefix}{key}", child, inside) for key, child in reversed(below))
+        prefix, children = stack[-1]
+        for key, child in children:
+            if type(child) in _LEAVES or not (below := _below(child, open_ids)):
+                yield f"{prefix}{key}", child
+                continue
+            open_ids.append(id(child))
+            stack.append((f"{prefix}{key}.", iter(below)))
+            break
+        else:
+            stack.pop()
+            open_ids.pop()
+
+
+def _below(node: Any, open_ids: Collection[int]) -> list[tuple[Any, Any]]:
+    """Give the children of a container that is not inside itself; a leaf has none."""
+    children = None if id(node) in open_ids else children_of(node)
+    return [] if children is None else list(children)
 
 
 def _array_entry(name: str, leaf: Any, key_of: Mapping[int, int]) -> TensorEntry:

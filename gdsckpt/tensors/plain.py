@@ -29,12 +29,12 @@ class _Kind(NamedTuple):
     Attributes:
         name: As the chunk table has it.
         itemsize: Bytes of an element.
-        storage_type: Piece with its typed storage, which torch's older rebuild function needs.
+        pieces: Rebuild function, type of the storage, and no dtype, for a storage of this dtype.
     """
 
     name: str
     itemsize: int
-    storage_type: int
+    pieces: tuple[int, int, int]
 
 
 _STORAGE_TYPES: dict[torch.dtype, str] = torch.storage._dtype_to_storage_type_map()
@@ -45,14 +45,12 @@ class _Form(NamedTuple):
     """What many tensors have in common.
 
     Attributes:
-        size: Piece with the sizes.
-        stride: Piece with the strides.
+        pieces: Sizes and strides.
         shape: For the chunk table; so is the next.
         strides: In elements; None where contiguous.
     """
 
-    size: int
-    stride: int
+    pieces: tuple[int, int]
     shape: _Sizes
     strides: _Sizes | None
 
@@ -136,9 +134,6 @@ class PlainTensors:
         self._form_of: dict[tuple[_Sizes, _Sizes], _Form] = {}
         self._kind_of: dict[torch.dtype, _Kind] = {}
         self._location_of: dict[torch.device, int] = {}
-        self._rebuild_v2 = self._piece(_rebuild_tensor_v2)
-        self._rebuild_v3 = self._piece(_rebuild_tensor_v3)
-        self._untyped = self._piece(torch.UntypedStorage)
 
     def number_of(self, tensor: torch.Tensor) -> int:
         """Give the number of a plain tensor, which is kept alive: the same one for the same."""
@@ -165,18 +160,10 @@ class PlainTensors:
         storage, dtype = tensor.untyped_storage(), tensor.dtype
         identity, nbytes = storage._cdata, storage.nbytes()
         kind = self._kind_of.get(dtype) or self._add_kind(dtype)
+        pieces, numel = kind.pieces, nbytes // kind.itemsize
         if self._storages.needs_own_dtype(identity, nbytes, dtype):
-            rebuild, storage_type, numel = self._rebuild_v3, self._untyped, nbytes
-            own_dtype = self._piece(dtype)
-            key = self._storages.add(identity, storage, torch.uint8)
-        else:
-            rebuild, storage_type, numel = (
-                self._rebuild_v2,
-                kind.storage_type,
-                nbytes // kind.itemsize,
-            )
-            own_dtype = _NO_PIECE
-            key = self._storages.add(identity, storage, dtype)
+            pieces, numel, dtype = self._own_dtype_pieces(dtype), nbytes, torch.uint8
+        key = self._storages.add(identity, storage, dtype)
         device = storage.device
         location = self._location_of.get(device)
         if location is None:
@@ -185,38 +172,27 @@ class PlainTensors:
         offset = int(tensor.storage_offset())
         form = self._form_of.get((tensor.shape, tensor.stride())) or self._add_form(tensor)
         self._rows.extend(
-            (
-                rebuild,
-                storage_type,
-                key,
-                location,
-                numel,
-                offset,
-                form.size,
-                form.stride,
-                tensor.requires_grad,
-                own_dtype,
-            )
+            (*pieces, key, location, numel, offset, *form.pieces, tensor.requires_grad)
         )
-        self._facts.append(
-            TensorFacts(kind.name, form.shape, form.strides, key, offset * kind.itemsize)
-        )
+        facts = (kind.name, form.shape, form.strides, key, offset * kind.itemsize)
+        self._facts.append(TensorFacts._make(facts))
 
     def _add_kind(self, dtype: torch.dtype) -> _Kind:
+        name = str(dtype).removeprefix("torch.")
         storage_type = getattr(torch, _STORAGE_TYPES.get(dtype, "UntypedStorage"))
-        kind = self._kind_of[dtype] = _Kind(
-            str(dtype).removeprefix("torch."), dtype.itemsize, self._piece(storage_type)
-        )
+        pieces = (self._piece(_rebuild_tensor_v2), self._piece(storage_type), _NO_PIECE)
+        kind = self._kind_of[dtype] = _Kind(name, dtype.itemsize, pieces)
         return kind
+
+    def _own_dtype_pieces(self, dtype: torch.dtype) -> tuple[int, int, int]:
+        untyped = self._piece(torch.UntypedStorage)
+        return (self._piece(_rebuild_tensor_v3), untyped, self._piece(dtype))
 
     def _add_form(self, tensor: torch.Tensor) -> _Form:
         shape, stride = tuple(tensor.shape), tensor.stride()
-        form = self._form_of[shape, stride] = _Form(
-            self._piece(shape),
-            self._piece(stride),
-            shape,
-            None if tensor.is_contiguous() else stride,
-        )
+        pieces = (self._piece(shape), self._piece(stride))
+        strides = None if tensor.is_contiguous() else stride
+        form = self._form_of[shape, stride] = _Form(pieces, shape, strides)
         return form
 
     def _piece(self, value: Any) -> int:

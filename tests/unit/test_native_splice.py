@@ -61,7 +61,7 @@ PIECES = [piece(v) for v in (rebuild, rebuild_elsewhere, int, "cpu", (3, 4), (4,
 
 
 def row(key, *, function=0, numel=12, offset=0, size=4, stride=5, grad=0, dtype=NO_PIECE):
-    return (function, 2, key, 3, numel, offset, size, stride, grad, dtype)
+    return (function, 2, dtype, key, 3, numel, offset, size, stride, grad)
 
 
 def rows_of(*rows):
@@ -183,7 +183,7 @@ def test_splice_of_a_tensor_without_a_row_raises():
         native.splice_pickle(pickled([Reference(1)]), rows_of(row(0)), PIECES)
 
 
-@pytest.mark.parametrize("column", [0, 1, 3, 6, 7, 9])
+@pytest.mark.parametrize("column", [0, 1, 2, 4, 7, 8])
 def test_splice_of_a_row_without_its_piece_raises(column):
     numbers = [*row(0)]
     numbers[column] = len(PIECES)
