@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, islice, repeat
 
 import torch
 
@@ -79,19 +79,15 @@ class Copies:
         storages = list(self._content.storages)
         originals = [storages[number] for number in self.placed.copied]
         sizes = [buffer.nbytes for buffer in originals]
-        addresses = list(accumulate(rooms_for(sizes), initial=self._address))[:-1]
-        in_slot = zip(addresses, sizes, repeat(self._lease), repeat(native.HOST))
-        for number, copy in zip(self.placed.copied, map(Buffer._make, in_slot), strict=True):
+        dests = list(islice(accumulate(rooms_for(sizes), initial=self._address), len(sizes)))
+        copies = zip(dests, sizes, repeat(self._lease), repeat(native.HOST))
+        for number, copy in zip(self.placed.copied, map(Buffer._make, copies), strict=True):
             storages[number] = copy if copy.nbytes else Buffer(0, 0, self._lease)
         for number, clone in self._clones.items():
             storages[number] = _filled(clone, storages[number])
+        addresses = [buffer.address for buffer in originals]
+        rows = packed(addresses, dests, sizes, [buffer.device for buffer in originals])
         with tracing.stage("stage", sum(sizes)):
-            rows = packed(
-                [buffer.address for buffer in originals],
-                addresses,
-                sizes,
-                [buffer.device for buffer in originals],
-            )
             native.gather(rows, streams=self._content.streams)
         return storages
 

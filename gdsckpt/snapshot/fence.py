@@ -81,7 +81,8 @@ def install() -> None:
 def storages_of(optimizer: torch.optim.Optimizer) -> dict[int, tuple[torch.Tensor, ...]]:
     """Give the tensors that an optimizer changes, by ``_cdata`` of their storages."""
     parameters = [group["params"] for group in optimizer.param_groups]
-    _, parts, storages = leaves_of([parameters, list(optimizer.state.values())])
+    leaves = leaves_of([parameters, list(optimizer.state.values())])
+    parts, storages = leaves.parts, leaves.storages
     found: dict[int, tuple[torch.Tensor, ...]] = dict(zip(storages, zip(parts), strict=True))
     if len(found) < len(parts):  # some share a storage
         found.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Collection, Sequence
+from itertools import compress
 
 import torch
 
@@ -13,7 +14,7 @@ from gdsckpt.engine.base import NO_STREAMS
 from gdsckpt.errors import storage_error_from
 from gdsckpt.format import layout as layouts
 from gdsckpt.format.layout import ShardLayout
-from gdsckpt.snapshot.leaves import leaves_of
+from gdsckpt.snapshot.leaves import leaves_of, versions_of
 from gdsckpt.snapshot.samples import Look, Memory, Places, block_rows
 from gdsckpt.snapshot.source import Source
 from gdsckpt.staging.content import Buffer
@@ -28,40 +29,35 @@ class Counters:
     Args:
         tensors: The tensors.
         numbers: Of the storage of each; None where it is not saved.
+        versions: The counts.
     """
 
-    def __init__(self, tensors: list[torch.Tensor], numbers: list[int | None]) -> None:
+    def __init__(
+        self, tensors: list[torch.Tensor], numbers: list[int | None], versions: list[int]
+    ) -> None:
         self._tensors = tensors
         self._numbers = numbers
-        self._versions = _versions(tensors)
+        self._versions = versions
 
     def among(self, numbers: Collection[int]) -> Counters:
         """Give those of some storages."""
         wanted = set(numbers)
         if wanted.issuperset(self._numbers):
             return self
-        rows = zip(self._tensors, self._numbers, self._versions, strict=True)
-        kept = [row for row in rows if row[1] in wanted] if wanted else []
-        some = Counters([], [])
-        some._tensors = [tensor for tensor, _, _ in kept]
-        some._numbers = [number for _, number, _ in kept]
-        some._versions = [version for _, _, version in kept]
-        return some
+        chosen = [number in wanted for number in self._numbers] if wanted else []
+        return Counters(
+            list(compress(self._tensors, chosen)),
+            list(compress(self._numbers, chosen)),
+            list(compress(self._versions, chosen)),
+        )
 
     def changed(self) -> set[int]:
         """Give the storages of the tensors whose counts are others now."""
-        versions = _versions(self._tensors)
+        versions = versions_of(self._tensors)
         if versions == self._versions:
             return set()
         rows = zip(self._numbers, self._versions, versions, strict=True)
         return {number for number, before, now in rows if before != now and number is not None}
-
-
-def _versions(tensors: list[torch.Tensor]) -> list[int]:
-    try:
-        return [tensor._version for tensor in tensors]
-    except RuntimeError:  # one was made in inference mode: it has none
-        return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def counters_of(source: Source) -> Counters:
@@ -69,8 +65,8 @@ def counters_of(source: Source) -> Counters:
 
     What is inside other objects than containers and modules has no counter here, only samples.
     """
-    leaves = leaves_of(source.state)
-    return Counters(leaves.tensors, [source.number_of.get(each) for each in leaves.storages])
+    tensors, _, storages, versions = leaves_of(source.state)
+    return Counters(tensors, list(map(source.number_of.get, storages)), versions)
 
 
 class Watch:
