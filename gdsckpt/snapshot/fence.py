@@ -81,8 +81,7 @@ def install() -> None:
 def storages_of(optimizer: torch.optim.Optimizer) -> dict[int, tuple[torch.Tensor, ...]]:
     """Give the tensors that an optimizer changes, by ``_cdata`` of their storages."""
     parameters = [group["params"] for group in optimizer.param_groups]
-    leaves = leaves_of([parameters, list(optimizer.state.values())])
-    parts, storages = leaves.parts, leaves.storages
+    _, parts, storages = leaves_of([parameters, list(optimizer.state.values())])
     found: dict[int, tuple[torch.Tensor, ...]] = dict(zip(storages, zip(parts), strict=True))
     if len(found) < len(parts):  # some share a storage
         found.clear()

@@ -20,38 +20,25 @@ class Leaves(NamedTuple):
         tensors: As they stand in the nest; one that is made of several stands here several times.
         parts: What they are made of: as a rule, themselves.
         storages: ``_cdata`` of the storage of each part.
-        versions: Torch's count of the changes of each tensor through its dispatcher.
     """
 
     tensors: list[torch.Tensor]
     parts: list[torch.Tensor]
     storages: list[int]
-    versions: list[int]
 
 
 def leaves_of(root: Any) -> Leaves:
     """Give the tensors of a nest, in any order; what is inside other objects is left out."""
     tensors = _tensors(root)
-    plain = [tensor for tensor in tensors if type(tensor) in _PLAIN]
-    try:  # both at once: most of the time is that of bringing a tensor into the cache
-        facts = [(tensor.untyped_storage()._cdata, tensor._version) for tensor in plain]
-    except RuntimeError:  # one is sparse or was made in inference mode, and has not both
-        return _taken_apart(tensors)
+    if _PLAIN.issuperset(map(type, tensors)):
+        return _as_they_are(tensors)
+    plain = _as_they_are([tensor for tensor in tensors if type(tensor) in _PLAIN])
     others = _taken_apart([tensor for tensor in tensors if type(tensor) not in _PLAIN])
     return Leaves(
-        plain + others.tensors,
-        plain + others.parts,
-        [storage for storage, _ in facts] + others.storages,
-        [version for _, version in facts] + others.versions,
+        plain.tensors + others.tensors,
+        plain.parts + others.parts,
+        plain.storages + others.storages,
     )
-
-
-def versions_of(tensors: list[torch.Tensor]) -> list[int]:
-    """Give torch's count of the changes of each tensor, 0 for those that have none."""
-    try:
-        return [tensor._version for tensor in tensors]
-    except RuntimeError:  # one was made in inference mode
-        return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _tensors(root: Any) -> list[torch.Tensor]:
@@ -79,13 +66,21 @@ def _children(node: Any) -> Iterable[Any]:
     return () if children is None else [child for _, child in children]
 
 
-def _taken_apart(tensors: Iterable[torch.Tensor]) -> Leaves:
+def _as_they_are(tensors: list[torch.Tensor]) -> Leaves:
+    try:
+        storages = [tensor.untyped_storage()._cdata for tensor in tensors]
+    except RuntimeError:  # one is sparse, and has no storage of its own
+        return _taken_apart(tensors)
+    return Leaves(tensors, tensors, storages)
+
+
+def _taken_apart(tensors: list[torch.Tensor]) -> Leaves:
     rows = [
         (tensor, part)
         for tensor in tensors
         for _, part in strided_parts((), tensor)
         if torch._C._has_storage(part)
     ]
-    wholes, parts = [tensor for tensor, _ in rows], [part for _, part in rows]
+    parts = [part for _, part in rows]
     storages = [part.untyped_storage()._cdata for part in parts]
-    return Leaves(wholes, parts, storages, versions_of(wholes))
+    return Leaves([tensor for tensor, _ in rows], parts, storages)

@@ -14,7 +14,7 @@ from gdsckpt.engine.base import NO_STREAMS
 from gdsckpt.errors import storage_error_from
 from gdsckpt.format import layout as layouts
 from gdsckpt.format.layout import ShardLayout
-from gdsckpt.snapshot.leaves import leaves_of, versions_of
+from gdsckpt.snapshot.leaves import leaves_of
 from gdsckpt.snapshot.samples import Look, Memory, Places, block_rows
 from gdsckpt.snapshot.source import Source
 from gdsckpt.staging.content import Buffer
@@ -53,7 +53,7 @@ class Counters:
 
     def changed(self) -> set[int]:
         """Give the storages of the tensors whose counts are others now."""
-        versions = versions_of(self._tensors)
+        versions = _versions(self._tensors)
         if versions == self._versions:
             return set()
         rows = zip(self._numbers, self._versions, versions, strict=True)
@@ -65,8 +65,15 @@ def counters_of(source: Source) -> Counters:
 
     What is inside other objects than containers and modules has no counter here, only samples.
     """
-    tensors, _, storages, versions = leaves_of(source.state)
-    return Counters(tensors, list(map(source.number_of.get, storages)), versions)
+    tensors, _, storages = leaves_of(source.state)
+    return Counters(tensors, list(map(source.number_of.get, storages)), _versions(tensors))
+
+
+def _versions(tensors: list[torch.Tensor]) -> list[int]:
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:  # one was made in inference mode: it has none
+        return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 class Watch:
