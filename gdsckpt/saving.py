@@ -144,16 +144,20 @@ def content_of(obj: object) -> ShardContent:
         ConfigError: It cannot be pickled.
     """
     with tracing.stage("plan"), collector.paused():
-        pickled = pickle_state(obj)
-        tensors = tensor_entries(obj, pickled.key_of, pickled.facts)
-        memory = StateMemory(pickled.storages)
-        return ShardContent(
-            storages=memory.buffers,
-            pickle=pickled.pickle,
-            tensors=tensors,
-            streams=memory.streams,
-            require_unchanged=lambda _fd, _layout: memory.require_unchanged(tensors),
-        )
+        return _content_of(obj)  # what it does not return is gone before the collector looks again
+
+
+def _content_of(obj: object) -> ShardContent:
+    pickled = pickle_state(obj)
+    tensors = tensor_entries(obj, pickled.key_of, pickled.facts)
+    memory = StateMemory(pickled.storages)
+    return ShardContent(
+        storages=memory.buffers,
+        pickle=pickled.pickle,
+        tensors=tensors,
+        streams=memory.streams,
+        require_unchanged=lambda _fd, _layout: memory.require_unchanged(tensors),
+    )
 
 
 class _Times(NamedTuple):

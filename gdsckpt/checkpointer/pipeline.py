@@ -40,7 +40,6 @@ from gdsckpt.saving import content_of
 from gdsckpt.snapshot import Slots, SnapshotOptions, take
 from gdsckpt.staging import root as roots
 from gdsckpt.staging.root_lock import RootLock
-from gdsckpt.tensors import collector
 from gdsckpt.tensors.stateful import gathered
 
 logger = logging.getLogger(__name__)
@@ -132,8 +131,7 @@ class Pipeline:
         """
         started = time.perf_counter()
         nest = gathered(state)
-        with collector.paused():  # it would look at what content_of is about to let go of
-            return Prepared(nest, content_of(nest), started)
+        return Prepared(nest, content_of(nest), started)
 
     def save(self, order: Order, prepared: Prepared) -> SaveReport:
         """Save a state that nothing changes meanwhile, and wait; Ctrl-C breaks it off.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import pickletools
 from array import array
@@ -196,10 +197,16 @@ class PlainTensors:
         return form
 
     def _piece(self, value: Any) -> int:
-        """Give the index of the opcodes that push a value, without its entry in the memo."""
+        """Give the index of the opcodes that push a value."""
         index = self._piece_of.get(value)
         if index is None:
             index = self._piece_of[value] = len(self._pieces)
-            whole = pickletools.optimize(pickle.dumps(value, protocol=PICKLE_PROTOCOL))
-            self._pieces.append(whole[2:-1])  # without the opcodes of begin and end
+            self._pieces.append(_opcodes_of(value))
         return index
+
+
+@functools.lru_cache(maxsize=4096)  # the next state has the same ones, and pickletools is slow
+def _opcodes_of(value: Any) -> bytes:
+    """Give the opcodes that push a value, and put nothing into the memo."""
+    whole = pickletools.optimize(pickle.dumps(value, protocol=PICKLE_PROTOCOL))
+    return whole[2:-1]  # without those of begin and end
