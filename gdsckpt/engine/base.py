@@ -54,6 +54,14 @@ def pack_extents(extents: Sequence[Extent]) -> array[int]:
     return rows
 
 
+def pack_columns(columns: Sequence[Sequence[int]]) -> array[int]:
+    """Pack rows that are given as columns of equal length; quicker than row by row, for many."""
+    rows = array("Q", bytes(8 * len(columns) * len(columns[0])))
+    for n, column in enumerate(columns):
+        rows[n :: len(columns)] = array("Q", column)
+    return rows
+
+
 class Transfer(Protocol):
     """A write, read or scan that is under way: what ``gdsckpt/_C.pyi`` says of its ``Transfer``."""
 

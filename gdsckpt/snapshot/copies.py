@@ -9,9 +9,9 @@ from itertools import accumulate, islice, repeat
 import torch
 
 from gdsckpt import native, tracing
+from gdsckpt.engine.base import pack_columns
 from gdsckpt.errors import FallbackWarning
 from gdsckpt.snapshot.placing import place, rooms_for
-from gdsckpt.snapshot.rows import packed
 from gdsckpt.snapshot.slots import Lease
 from gdsckpt.snapshot.source import Source
 from gdsckpt.staging.content import Buffer, ShardContent
@@ -86,7 +86,8 @@ class Copies:
         for number, clone in self._clones.items():
             storages[number] = _filled(clone, storages[number])
         addresses = [buffer.address for buffer in originals]
-        rows = packed(addresses, dests, sizes, [buffer.device for buffer in originals])
+        devices = [buffer.device for buffer in originals]
+        rows = pack_columns((addresses, dests, sizes, devices))
         with tracing.stage("stage", sum(sizes)):
             native.gather(rows, streams=self._content.streams)
         return storages

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import torch
 
 from gdsckpt import native
-from gdsckpt.engine.base import NO_STREAMS
+from gdsckpt.engine.base import NO_STREAMS, pack_columns
 from gdsckpt.errors import CudaError
-from gdsckpt.snapshot.rows import packed
 from gdsckpt.staging.content import Buffer
 
 BLOCK_BYTES = 4096
@@ -50,7 +49,8 @@ class Memory(NamedTuple):
     def rows(self) -> array[int]:
         """Give them as native code takes them."""
         addresses = [buffer.address for buffer in self.buffers]
-        return packed(self.numbers, addresses, [buffer.nbytes for buffer in self.buffers])
+        sizes = [buffer.nbytes for buffer in self.buffers]
+        return pack_columns((self.numbers, addresses, sizes))
 
 
 def block_rows(memory: Memory, seed: int) -> array[int]:

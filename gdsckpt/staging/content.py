@@ -12,7 +12,7 @@ from operator import sub
 from typing import Any, NamedTuple
 
 from gdsckpt import native
-from gdsckpt.engine.base import NO_STREAMS, Extent, Transfer, pack_extents
+from gdsckpt.engine.base import NO_STREAMS, Extent, Transfer, pack_columns, pack_extents
 from gdsckpt.format import footer, layout, table, zipfmt
 from gdsckpt.format.layout import Placement, ShardLayout, StorageRecords
 
@@ -150,7 +150,7 @@ def _storage_rows(records: StorageRecords, storages: Sequence[Buffer], address: 
     header_nbytes = array("Q", map(sub, records.payload_offsets, records.header_offsets))
     columns = (
         # Of the headers.
-        islice(accumulate(header_nbytes, initial=address), num_records),
+        list(islice(accumulate(header_nbytes, initial=address), num_records)),
         header_nbytes,
         records.header_offsets,
         array("Q", [native.NO_CRC_SLOT]) * num_records,
@@ -159,13 +159,10 @@ def _storage_rows(records: StorageRecords, storages: Sequence[Buffer], address: 
         [buffer.address if buffer.nbytes else 0 for buffer in buffers],
         records.nbytes,
         records.payload_offsets,
-        (offset + zipfmt.LOCAL_CRC_OFFSET for offset in records.header_offsets),
+        [offset + zipfmt.LOCAL_CRC_OFFSET for offset in records.header_offsets],
         [buffer.device for buffer in buffers],
     )
-    rows = array("Q", bytes(8 * len(columns) * num_records))
-    for n, column in enumerate(columns):
-        rows[n :: len(columns)] = array("Q", column)
-    return rows
+    return pack_columns(columns)
 
 
 @dataclass(frozen=True, slots=True)

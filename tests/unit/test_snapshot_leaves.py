@@ -8,7 +8,6 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from gdsckpt.saving import content_of
 from gdsckpt.snapshot.leaves import leaves_of
-from gdsckpt.snapshot.rows import packed
 from gdsckpt.snapshot.source import Source
 from gdsckpt.snapshot.watch import counters_of
 
@@ -87,8 +86,3 @@ def test_counters_of_some_storages_tell_of_no_others():
     assert counters.changed() == {1}
     state["a"].add_(1)
     assert some.changed() == {0}
-
-
-def test_rows_are_columns_one_after_the_other():
-    assert packed([1, 2], range(3, 5), (1 << 63, 0)).tolist() == [1, 3, 1 << 63, 2, 4, 0]
-    assert packed([], []).tolist() == []
