@@ -130,6 +130,8 @@ class _StatePickler(pickle.Pickler):
         if type(obj) in _NO_STORAGES:
             return None
         if type(obj) is torch.Tensor and is_plain(obj):
+            if obj.requires_grad and self._needs_own_dtype(obj):
+                return None
             return self.tensors.number_of(obj)
         if isinstance(obj, DeviceArray):
             key = self._key_of(obj.key, obj, torch.uint8)
@@ -163,11 +165,14 @@ class _StatePickler(pickle.Pickler):
             return NotImplemented
         if obj.layout != torch.strided or not torch._C._has_storage(obj):
             return NotImplemented
-        storage = obj.untyped_storage()
-        self.tensors.settle()
-        if self.storages.needs_own_dtype(storage._cdata, storage.nbytes(), obj.dtype):
+        if self._needs_own_dtype(obj):
             return _with_own_dtype(obj.__reduce_ex__(PICKLE_PROTOCOL), obj.dtype)
         return NotImplemented
+
+    def _needs_own_dtype(self, tensor: torch.Tensor) -> bool:
+        storage = tensor.untyped_storage()
+        self.tensors.settle()
+        return self.storages.needs_own_dtype(storage._cdata, storage.nbytes(), tensor.dtype)
 
 
 def _reduce_array(array: DeviceArray) -> tuple[Any, tuple[Any, ...]]:
@@ -182,7 +187,12 @@ def _with_own_dtype(reduced: Any, dtype: torch.dtype) -> Any:
     if function is _rebuild_tensor_v2:
         storage, offset, size, stride, requires_grad, hooks, *metadata = arguments
         view = (storage._untyped_storage, offset, size, stride, requires_grad, hooks, dtype)
-        return (_rebuild_tensor_v3, (*view, *metadata), *rest)
+        return _with_own_dtype((_rebuild_tensor_v3, (*view, *metadata), *rest), dtype)
+    if function is _rebuild_tensor_v3 and arguments[4]:  # it cannot make what requires gradients
+        view = (*arguments[:4], False, *arguments[5:])
+        state = {"requires_grad": True}
+        typed = (_rebuild_tensor_v3, torch.Tensor, view, state)
+        return (torch._tensor._rebuild_from_type_v2, typed, *rest)
     if function is torch._tensor._rebuild_from_type_v2:
         inner, cls, inner_arguments, state = arguments
         inner, inner_arguments = _with_own_dtype((inner, inner_arguments), dtype)

@@ -41,6 +41,30 @@ def test_pickle_state_loaded_tensors_do_not_share_hooks(tmp_path, requires_grad)
     assert second.grad.tolist() == [1, 1]
 
 
+class Subclass(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_pickle_state_view_of_another_dtype_requires_gradients_when_loaded(tmp_path, weights_only):
+    import gdsckpt
+
+    raw = torch.arange(8, dtype=torch.uint8)
+    view = raw.view(torch.float32).requires_grad_()
+    state = [raw, view, view, torch.zeros(2).to(torch.float8_e5m2).requires_grad_()]
+    state.append(view.as_subclass(Subclass))
+    gdsckpt.save(state, tmp_path / "a.pt")
+    with torch.serialization.safe_globals([Subclass]):
+        loaded = torch.load(tmp_path / "a.pt", weights_only=weights_only)
+    assert [t.requires_grad for t in loaded] == [False, True, True, True, True]
+    assert [type(t) for t in loaded] == [torch.Tensor] * 4 + [Subclass]
+    assert [t.dtype for t in loaded] == [t.dtype for t in state]
+    assert loaded[1] is loaded[2]
+    assert loaded[1].is_leaf
+    assert len({t.untyped_storage()._cdata for t in loaded}) == 2
+    assert torch.equal(loaded[1].detach(), view.detach())
+
+
 def test_pickle_state_tensor_with_hooks_warns_as_torch_does():
     tensor = torch.ones(2, requires_grad=True)
     tensor.register_hook(lambda grad: grad)
