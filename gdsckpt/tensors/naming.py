@@ -163,10 +163,10 @@ def _named_leaves(root: Any) -> Iterator[tuple[str, Any]]:
         prefix, children = stack[-1]
         for key, child in children:
             if type(child) in _LEAVES or not (below := _below(child, open_ids)):
-                yield f"{prefix}{key}", child
+                yield f"{prefix}{key!s}", child
                 continue
             open_ids.append(id(child))
-            stack.append((f"{prefix}{key}.", iter(below)))
+            stack.append((f"{prefix}{key!s}.", iter(below)))
             break
         else:
             stack.pop()

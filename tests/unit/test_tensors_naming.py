@@ -27,3 +27,18 @@ def test_tensor_entries_from_facts_of_the_pickler_are_those_without():
         if isinstance(leaf, torch.Tensor)
         for part, _ in strided_parts(path, leaf)
     ]
+
+
+class Key:
+    def __str__(self):
+        return "key"
+
+    def __format__(self, spec):
+        raise TypeError("this key has no format")
+
+
+def test_tensor_entries_name_keys_by_str_and_not_by_format():
+    state = {Key(): {Key(): torch.ones(2)}, torch.tensor(7): torch.ones(2)}
+    pickled = pickle_state(state)
+    entries = tensor_entries(state, pickled.key_of, pickled.facts)
+    assert [entry.name for entry in entries] == ["key.key", "tensor(7)"]
