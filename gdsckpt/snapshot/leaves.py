@@ -79,7 +79,7 @@ def _taken_apart(tensors: list[torch.Tensor]) -> Leaves:
         (tensor, part)
         for tensor in tensors
         for _, part in strided_parts((), tensor)
-        if torch._C._has_storage(part)
+        if torch._C._has_storage(part) and not torch.nn.parameter.is_lazy(part)
     ]
     parts = [part for _, part in rows]
     storages = [part.untyped_storage()._cdata for part in parts]

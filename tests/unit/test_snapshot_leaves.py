@@ -48,6 +48,12 @@ def test_tensor_alone_is_a_nest():
     assert rows_of(tensor) == {(id(tensor), id(tensor), storage_of(tensor))}
 
 
+def test_uninitialized_tensors_have_no_storage():
+    lazy = torch.nn.LazyBatchNorm1d()
+    expected = lazy.num_batches_tracked
+    assert rows_of(lazy) == {(id(expected), id(expected), storage_of(expected))}
+
+
 def test_container_in_itself_is_entered_once():
     tensor = torch.zeros(1)
     root = {"a": tensor}
