@@ -101,8 +101,10 @@ def _parts_of(node: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _is_picklable(node: object) -> bool:
+    pickler = _StatePickler(_Nowhere())
     try:
-        _StatePickler(_Nowhere()).dump(node)
+        pickler.dump(node)
+        pickler.tensors.settle()
     except Exception:  # noqa: BLE001 - __reduce__ is anybody's code
         return False
     return True

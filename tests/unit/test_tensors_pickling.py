@@ -147,6 +147,17 @@ def test_pickle_state_module_with_a_lambda_names_the_attribute():
         pickle_state({"model": model})
 
 
+def test_pickle_state_storage_that_no_location_takes_names_the_tensor(monkeypatch):
+    def refuse(storage):
+        if storage.nbytes() == 12:
+            raise ValueError("no location for 12 bytes")
+
+    registry = [(0, refuse, lambda storage, location: None), *torch.serialization._package_registry]
+    monkeypatch.setattr(torch.serialization, "_package_registry", registry)
+    with pytest.raises(ConfigError, match=r"pickled: a\.b \(Tensor\): ValueError: no location"):
+        pickle_state({"a": {"b": torch.ones(3)}, "c": torch.ones(2)})
+
+
 def test_pickle_state_too_deep_is_refused_without_a_search():
     state = []
     for _ in range(100_000):
