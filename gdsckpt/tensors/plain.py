@@ -41,6 +41,9 @@ class _Kind(NamedTuple):
 _STORAGE_TYPES: dict[torch.dtype, str] = torch.storage._dtype_to_storage_type_map()
 """The dtypes that have a typed storage, and its name."""
 
+_has_names = getattr(torch.Tensor, "has_names", None)
+"""Tells of names of dimensions, which torch refuses to save; torch 2.13 has none."""
+
 
 class _Form(NamedTuple):
     """What many tensors have in common.
@@ -67,6 +70,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and not tensor._backward_hooks  # torch warns of them
         and not torch._C._get_tensor_metadata(tensor)  # type: ignore[attr-defined]
         and not tensor.__dict__
+        and (_has_names is None or not _has_names(tensor))
         and torch._C._has_storage(tensor)
     )
 

@@ -79,6 +79,13 @@ def test_pickle_state_conjugate_keeps_its_mark():
     assert b"conj" in raw
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "has_names"), reason="this torch has no names")
+@pytest.mark.filterwarnings("ignore:Named tensors")
+def test_pickle_state_tensor_with_named_dimensions_is_refused_as_by_torch():
+    with pytest.raises(ConfigError, match=r"pickled: a \(Tensor\): .*Named tensors"):
+        pickle_state({"a": torch.zeros(2, names=("rows",)), "b": torch.zeros(2)})
+
+
 def test_pickle_state_tensor_with_attributes_keeps_them():
     tensor = torch.ones(2)
     tensor.note = "kept"
