@@ -125,8 +125,9 @@ def _stall_of(
     nbytes = sum(tensor.nbytes for tensor in training.tensors())
     way.tidy()
     measure.sync_directory(directory)
-    measure.settle_memory(nbytes)
     gc.collect()
+    measure.trim_heap()
+    measure.settle_memory(nbytes)
     training.step()
     expected = checksums(training.nest()) if is_checked and way.load else None
     started = time.perf_counter()

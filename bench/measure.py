@@ -176,6 +176,18 @@ def settle_memory(nbytes: int) -> None:
         del first
 
 
+def trim_heap() -> None:
+    """Give memory that was freed back to the system, as far as glibc lets it go.
+
+    Between two saves of a training lies an hour, in which others use what the first one has freed;
+    here it is a second. Whether the heap then still holds it for the next one depends on what else
+    was allocated: it changes from run to run.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # other C libraries have none
+        trim(0)
+
+
 def remove(path: Path) -> None:
     """Remove a file or a directory, if it is there, and let the drive come to rest.
 
