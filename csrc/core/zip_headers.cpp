@@ -69,6 +69,16 @@ std::uint32_t field_of(std::uint64_t value) noexcept {
   return static_cast<std::uint32_t>(value < kMax32 ? value : kMax32);
 }
 
+/// What a record of this payload size needs in it: the size packed and unpacked.
+Zip64Field zip64_of(std::uint64_t nbytes) noexcept {
+  Zip64Field zip64;
+  if (nbytes >= kMax32) {
+    zip64.add(nbytes);
+    zip64.add(nbytes);
+  }
+  return zip64;
+}
+
 RecordFields fields_of(std::size_t name_nbytes, std::uint64_t nbytes, std::uint32_t crc,
                        const Zip64Field& zip64) noexcept {
   RecordFields fields;
@@ -114,11 +124,7 @@ std::string zip_local_headers(const NumberedRecords& records) {
   for (std::size_t i = 0; i < records.numbers.size(); ++i) {
     const std::string digits = std::to_string(records.numbers[i]);
     const std::uint64_t nbytes = records.nbytes[i];
-    Zip64Field zip64;
-    if (nbytes >= kMax32) {
-      zip64.add(nbytes);
-      zip64.add(nbytes);
-    }
+    const Zip64Field zip64 = zip64_of(nbytes);
     LocalHeader header;
     header.fields = fields_of(records.prefix.size() + digits.size(), nbytes, 0, zip64);
     append(out, header, records.prefix, digits, zip64);
@@ -137,11 +143,7 @@ std::string zip_central_entries(const NumberedRecords& records,
   for (std::size_t i = 0; i < records.numbers.size(); ++i) {
     const std::string digits = std::to_string(records.numbers[i]);
     const std::uint64_t nbytes = records.nbytes[i];
-    Zip64Field zip64;
-    if (nbytes >= kMax32) {
-      zip64.add(nbytes);
-      zip64.add(nbytes);
-    }
+    Zip64Field zip64 = zip64_of(nbytes);
     if (header_offsets[i] >= kMax32) zip64.add(header_offsets[i]);
     CentralEntry entry;
     entry.fields = fields_of(records.prefix.size() + digits.size(), nbytes, crcs[i], zip64);

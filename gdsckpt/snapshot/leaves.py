@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gdsckpt.tensors.naming import children_of, strided_parts
+from gdsckpt.tensors.naming import PLAIN_VALUES, children_of, strided_parts
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_NO_CONTAINERS = frozenset({str, int, float, bool, type(None)})
 
 
 class Leaves(NamedTuple):
@@ -54,7 +53,7 @@ def _tensors(root: Any) -> list[torch.Tensor]:
             for child in _children(node):
                 if isinstance(child, torch.Tensor):
                     found.append(child)
-                elif type(child) not in _NO_CONTAINERS:
+                elif type(child) not in PLAIN_VALUES:
                     stack.append(child)
     return found
 

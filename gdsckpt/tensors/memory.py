@@ -31,7 +31,7 @@ class StateMemory:
     def __init__(self, storages: Sequence[torch.UntypedStorage | DeviceArray]) -> None:
         # Those of the host first, without a look at anything else: there are 100,000 of them.
         self.buffers = [
-            _host_buffer(storage) if _is_on_host(storage) else _buffer_of(storage)
+            _torch_buffer(storage) if _is_on_host(storage) else _buffer_of(storage)
             for storage in storages
         ]
         away = [buffer for buffer in self.buffers if buffer.device != native.HOST]
@@ -65,9 +65,9 @@ def _is_on_host(storage: torch.UntypedStorage | DeviceArray) -> TypeGuard[torch.
     return storage.device == _CPU  # that of an array is a number
 
 
-def _host_buffer(storage: torch.UntypedStorage) -> Buffer:
+def _torch_buffer(storage: torch.UntypedStorage, device: int = native.HOST) -> Buffer:
     nbytes = storage.nbytes()
-    return Buffer(storage.data_ptr() if nbytes else 0, nbytes, storage)
+    return Buffer(storage.data_ptr() if nbytes else 0, nbytes, storage, device)
 
 
 def _buffer_of(storage: torch.UntypedStorage | DeviceArray) -> Buffer:
@@ -76,10 +76,8 @@ def _buffer_of(storage: torch.UntypedStorage | DeviceArray) -> Buffer:
     device = torch.device(storage.device)
     if device.type != "cuda" or not devices.are_reachable():
         with tracing.stage("stage", storage.nbytes()):
-            return _host_buffer(storage.cpu())
-    nbytes = storage.nbytes()
-    address = storage.data_ptr() if nbytes else 0
-    return Buffer(address, nbytes, storage, devices.number_of(device))
+            return _torch_buffer(storage.cpu())
+    return _torch_buffer(storage, devices.number_of(device))
 
 
 def _has_moved(buffer: Buffer) -> bool:

@@ -99,9 +99,10 @@ def beginnings_of(name: str) -> Iterator[str]:
     yield name
 
 
-_VALUES = frozenset({str, int, float, bool, type(None)})
-_LEAVES = _VALUES | {torch.Tensor}
-"""Types of most leaves; a look into a set is quicker than a search for children."""
+PLAIN_VALUES = frozenset({str, int, float, bool, type(None)})
+"""Types of most leaves that are no tensors; a look into a set is quicker than a search."""
+
+_LEAVES = PLAIN_VALUES | {torch.Tensor}
 
 
 class TensorFacts(NamedTuple):
@@ -146,7 +147,7 @@ def tensor_entries(
                 entry = _entry(name_of(part_path), part, key_of)
                 if entry is not None:
                     entries.append(entry)
-        elif type(leaf) not in _VALUES and is_device_array(leaf):
+        elif type(leaf) not in PLAIN_VALUES and is_device_array(leaf):
             entries.append(_array_entry(name, leaf, key_of))
     return tuple(entries)
 

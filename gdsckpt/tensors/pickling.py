@@ -133,7 +133,7 @@ class _StatePickler(pickle.Pickler):
             return None
         if type(obj) is torch.Tensor and is_plain(obj):
             if obj.requires_grad and self._needs_own_dtype(obj):
-                return None
+                return None  # to be rebuilt in two steps; see _with_own_dtype
             return self.tensors.number_of(obj)
         if isinstance(obj, DeviceArray):
             key = self._key_of(obj.key, obj, torch.uint8)
